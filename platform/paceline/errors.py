@@ -140,3 +140,13 @@ def text_of(error: BaseException) -> str:
         return error.message if isinstance(error, PacelineError) else str(error)
     except Exception as trouble:
         return f"(its text cannot be had: {type(trouble).__name__})"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text: Ray puts a traceback below it."""
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's text: of an actor or a task, Ray puts the exception below its traceback."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

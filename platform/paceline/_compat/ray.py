@@ -48,6 +48,10 @@ PRIVATE = (
 # Starting Ray and its workers
 
 
+UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
+"""Variable that switches Ray's hook for `uv run`."""
+
+
 def disable_uv_hook() -> None:
     """Switch Ray's hook for `uv run` off where Ray has been imported already: its environment variable comes too late.
 

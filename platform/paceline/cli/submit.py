@@ -77,9 +77,9 @@ def _submit(options: argparse.Namespace) -> int:
     )
     if options.dry_run:
         return _show(plan, options)
-    from paceline.cluster.submission import submit_plan
+    from paceline.cluster.submission import submit
 
-    end = submit_plan(plan, options.address, not options.detach, _writer(options), hides_result=options.json)
+    end = submit(plan, options.address, not options.detach, _writer(options), hides_result=options.json)
     if options.json:
         print(json.dumps(end.to_json()))
     elif options.detach:

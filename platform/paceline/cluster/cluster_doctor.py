@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.cluster.capacity import Node, alive_nodes
 from paceline.cluster.network import Exchange, measure
 from paceline.cluster.node_checks import (
     answer_seconds,
@@ -16,7 +17,6 @@ from paceline.cluster.node_checks import (
     storage_fault,
 )
 from paceline.cluster.node_probe import NodeFacts, Questions, all_of, answer, facts_of, run_on
-from paceline.cluster.nodes import Node, alive_nodes
 from paceline.cluster.ray_session import connected
 from paceline.cluster.user_code import package_folder
 from paceline.errors import EnvironmentFault

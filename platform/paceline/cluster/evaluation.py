@@ -14,17 +14,19 @@ from typing import Any
 
 from paceline.cluster.evaluation_config import (
     ChosenCheckpoint,
+    EvaluationLaunch,
+    EvaluationRequest,
     GivenObjects,
     choose_checkpoint,
     evaluation_config,
 )
-from paceline.cluster.evaluation_request import EvaluationLaunch, EvaluationRequest
 from paceline.cluster.listener import Listener, SilentListener
 from paceline.cluster.prediction_file import complete_file, merge
-from paceline.cluster.preflight import check_resources, check_this_machine, process_resources, writable
-from paceline.cluster.python_objects import python_objects
+from paceline.cluster.preflight import check_resources, check_this_machine, process_resources
 from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import terminating_interrupts
+from paceline.cluster.user_code import python_objects
 from paceline.cluster.worker_group import error_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import make_importable, remembered_folders, user_folders

@@ -1,13 +1,18 @@
-"""What a trained run is evaluated with: its config, changed by overrides and Python objects, and its checkpoint."""
+"""The request of an evaluation: a checkpoint, and the run's config, changed by overrides and Python objects.
+
+Light to import, for processes without torch.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from paceline.cluster.kept_checkpoints import checkpoint_beside
-from paceline.cluster.python_objects import with_objects, with_parts
+from paceline.cluster.listener import Listener
+from paceline.cluster.user_code import with_objects, with_parts
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import AbsentObject, objects_in
@@ -214,3 +219,33 @@ def _require_objects(config: ExperimentConfig) -> None:
                 "needs-object",
                 section=section,
             )
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What one evaluation does. Travels to the workers."""
+
+    worker_spec: WorkerSpec
+    checkpoint: str
+    """Folder, or address in an object store."""
+    sets: tuple[str, ...]
+    """See `engine.evaluation.chosen_sets`."""
+    parts: str = ""
+    """Where the predictions of each rank are written to, a folder or an address; empty: metrics are wanted."""
+
+    def travelling(self) -> "EvaluationRequest":
+        """The same with its Python objects pickled."""
+        return replace(self, worker_spec=self.worker_spec.travelling())
+
+
+@dataclass(frozen=True)
+class EvaluationLaunch:
+    """Everything that is settled before the first process of an evaluation is started."""
+
+    config: ExperimentConfig
+    request: EvaluationRequest
+    folder: Path
+    """A folder of its own, on a cluster one that all nodes share. It is removed at the end."""
+    address: str | None
+    wait_seconds: float
+    listener: Listener

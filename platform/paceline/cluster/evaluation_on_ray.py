@@ -7,14 +7,14 @@ from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 from paceline._compat.ray import start_autoscaling_coordinator
-from paceline.cluster.evaluation_request import EvaluationLaunch
-from paceline.cluster.job_modules import sent_modules
-from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.evaluation_config import EvaluationLaunch
+from paceline.cluster.preflight import check_resources, cluster_resources
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
-from paceline.cluster.readiness import ready_to_train
+from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.train_on_ray import ANSWER_SECONDS, DISMISS_SECONDS, LEAVE_SECONDS, POLL_SECONDS
-from paceline.cluster.user_code import runtime_env
+from paceline.cluster.user_code import runtime_env, sent_modules
+from paceline.cluster.waiting_for_resources import ready_to_train
 from paceline.cluster.worker_group import (
     NodeProcesses,
     TrainerThread,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from paceline.cluster.evaluation_request import EvaluationRequest
+from paceline.cluster.evaluation_config import EvaluationRequest
 from paceline.cluster.preflight import worker_threads
 from paceline.cluster.train_worker import keeping_threads
 from paceline.engine.dist_context import DistContext, round_seconds_of

@@ -1,12 +1,18 @@
-"""The last message of rank 0: how training ended, with the metrics that could not be delivered before."""
+"""The end of training: the last message of rank 0, and the file in which the coordinator keeps it."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from paceline.durable import write_durably
+from paceline.redaction import redact_tree
+from paceline.storage.address import OUTCOME
 from paceline.tracking.metric_points import MetricReading
 
 _UNRECORDED = "unrecorded"
 _LOST = "lost"
+HINT_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint keeps"
 
 
 class FinalReport(NamedTuple):
@@ -33,3 +39,55 @@ class FinalReport(NamedTuple):
 def lost_text(readings: int) -> str:
     """What is said of readings that were let go."""
     return f"{readings} readings of metrics were let go: what records them did not take any for too long"
+
+
+def unrecorded_text(step: int) -> str:
+    """What is said of metrics that could not be recorded, from an optimizer step on."""
+    return f"the metrics from step {step} on could not be recorded, and are lost; {HINT_OF_UNRECORDED}"
+
+
+def write_outcome(folder: Path, ending: Mapping[str, Any]) -> None:
+    """Write down how training ended, for a coordinator or a command that has to start again.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    write_durably(folder / OUTCOME, json.dumps(ending).encode())
+
+
+def read_outcome(folder: Path) -> dict[str, Any] | None:
+    """How training ended, as a coordinator wrote it down; None when it did not, or when the file is damaged."""
+    try:
+        outcome = json.loads((folder / OUTCOME).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return outcome if isinstance(outcome, dict) and _is_whole(outcome) else None
+
+
+def _is_whole(outcome: Mapping[str, Any]) -> bool:
+    """Whether what is there of an outcome is what it should be."""
+    counts = [outcome[name] for name in ("step", "epoch", "samples", "peak_memory_bytes") if name in outcome]
+    values, failure = outcome.get("metrics", {}), outcome.get("failure", {})
+    return (
+        isinstance(outcome.get("status"), str)
+        and all(isinstance(count, int) for count in counts)
+        and isinstance(outcome.get("samples_per_second", 0.0), (int, float))
+        and isinstance(values, dict)
+        and all(isinstance(value, (int, float)) for value in values.values())
+        and isinstance(failure, dict)
+        and isinstance(failure.get("reason", ""), str)
+    )
+
+
+def forget_outcome(folder: Path) -> None:
+    """Remove what the coordinator of an earlier launch of the same run wrote down.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    (folder / OUTCOME).unlink(missing_ok=True)
+
+
+def without_secrets(ending: dict[str, Any]) -> dict[str, Any]:
+    """How training ended, with its failure hidden once more: a worker does not know the secrets of the command line."""
+    return {**ending, "failure": redact_tree(ending["failure"])} if "failure" in ending else ending

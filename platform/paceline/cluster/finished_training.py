@@ -10,11 +10,12 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.extension import TrainedTo
-from paceline.cluster.preflight import writable
-from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
+from paceline.cluster.final_report import read_outcome
+from paceline.cluster.resume_rules import TrainedTo
+from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_costs import CostUnits
-from paceline.cluster.run_identity import ClaimedRun, RunFolder
+from paceline.cluster.run_folder import RunFolder, writable
+from paceline.cluster.run_identity import ClaimedRun
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_launch import TrainLaunch, closing_status
 from paceline.config.experiment import ExperimentConfig

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.preflight import storage_of
+from paceline.cluster.run_folder import storage_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, numbered, verify
 from paceline.errors import ConfigError, Problem

@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.job_environment import JobEnvironment, check_with_ray, job_environment
-from paceline.cluster.job_folder import JobFolder, look_through, size_text
-from paceline.cluster.job_modules import Kind, modules_of_job
-from paceline.cluster.preflight import storage_folder, storage_of
-from paceline.cluster.user_code import package_folder
+from paceline.cluster.job_package import (
+    JobEnvironment,
+    JobFolder,
+    check_with_ray,
+    job_environment,
+    look_through,
+    size_text,
+)
+from paceline.cluster.run_folder import storage_folder, storage_of
+from paceline.cluster.user_code import Kind, modules_of_job, package_folder
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.extending import EXTENDS, read_config_file
@@ -169,7 +174,7 @@ def kind_of(config: ExperimentConfig) -> Kind:
 
 def _check_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> None:
     """Whether results outlive the job."""
-    from paceline.cluster.train import require_shared_places
+    from paceline.cluster.preflight import require_shared_places
 
     _raise_all(
         lambda: _check_storage(config, kind),

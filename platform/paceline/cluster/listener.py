@@ -1,9 +1,11 @@
 """Listeners of a run: protocols that the driver calls with stages, progress and warnings."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from threading import Lock
 from typing import Any, Protocol
 
+from paceline.cluster.run_events import START, EventCursor
 from paceline.errors import coded
 from paceline.redaction import redact
 
@@ -85,3 +87,37 @@ class WarningLog:
 def shown(text: str) -> str:
     """A text as a display may show it: without secrets."""
     return redact(text)
+
+
+class ProgressFeed:
+    """Passes what a coordinator has to tell on to the listener, each thing once."""
+
+    def __init__(self, listener: Listener, total_steps: int | None) -> None:
+        self._cursor = START
+        self._lock = Lock()  # the checkpoint's thread has news too
+        self._listener = listener
+        self._total_steps = total_steps
+
+    def show(self, look: Callable[[EventCursor], Any]) -> Any:
+        """Tell the listener what is new; `look` gives a coordinator's view with the events after a cursor."""
+        with self._lock:
+            view = look(self._cursor)
+            self._cursor = view.cursor
+            self._show(view)
+        return view
+
+    def _show(self, view: Any) -> None:
+        for kind, details in view.events:
+            if kind == "stage":
+                self._listener.stage(details["text"])
+            elif kind == "plan":
+                self._total_steps = details["total_steps"]
+            elif kind in ("batch", "length", "optimizer"):
+                self._listener.planned([(kind, details["text"])])
+            else:
+                self._listener.event(kind, details)
+        if view.step:
+            state = asdict(view)
+            self._listener.progress(
+                RunProgress(state["step"], self._total_steps, state["samples_per_second"], state["metrics"])
+            )

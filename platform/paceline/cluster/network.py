@@ -11,9 +11,8 @@ from typing import Any
 
 import psutil
 
-from paceline.cluster.nodes import Node
-from paceline.cluster.worker_group import last_line
-from paceline.errors import EnvironmentFault
+from paceline.cluster.capacity import Node
+from paceline.errors import EnvironmentFault, last_line
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """What gloo and NCCL take the name of an interface from. Both would otherwise guess: gloo by the machine's own name,

@@ -1,17 +1,24 @@
-"""Request compared with the capacity, before anything starts."""
+"""Preflight: the request compared with the capacity, before anything starts."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.cluster.listener import Events
 from paceline.cluster.placement import Request, Room, asked_text, fits, hint_text, too_small
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.places import place_of
-from paceline.storage.address import StoreAddress, is_address, parse
+from paceline.storage.address import is_address
+from paceline.tracking.tracking_uri import (
+    ENVIRONMENT_VARIABLE,
+    is_sqlite,
+    sqlite_file,
+)
+
+if TYPE_CHECKING:
+    pass
 
 
 @dataclass(frozen=True)
@@ -183,47 +190,6 @@ def _local_gpus() -> int:
     return len(list(driver.iterdir())) if driver.is_dir() else 0
 
 
-def storage_of(config: ExperimentConfig) -> Path | StoreAddress:
-    """What holds the runs: a folder, or a place in an object store, which is not asked for anything here.
-
-    Raises:
-        ConfigError: `storage.path` is no address that can be used.
-        EnvironmentFault: the system refuses the folder's name.
-    """
-    path = config.storage.path or "runs"
-    return parse(path) if is_address(path) else place_of(path).resolve()
-
-
-def storage_folder(config: ExperimentConfig) -> Path:
-    """The folder that holds the runs, where an object store will not do.
-
-    Raises:
-        ConfigError: `storage.path` is an address rather than a folder.
-        EnvironmentFault: the system refuses the name.
-    """
-    storage = storage_of(config)
-    if isinstance(storage, Path):
-        return storage
-    hint = "name a folder, on a cluster one that all nodes share"
-    if "path" not in config.storage.model_fields_set:
-        hint = f"{hint}: PACELINE_STORAGE of the environment has an address, and storage.path=runs takes its place"
-    raise ConfigError([Problem("storage", "tune-ups cannot be kept in an object store", "storage.path", hint=hint)])
-
-
-@contextmanager
-def writable(folder: Path) -> Iterator[None]:
-    """For a body that writes into the folder: read-only, full or gone is a fault of the environment.
-
-    Raises:
-        EnvironmentFault: the body raised an OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        message = f"the folder {folder} is not writable: {error.strerror or error}"
-        raise EnvironmentFault(message, "folder-not-writable", folder=str(folder)) from error
-
-
 def cluster_resources() -> Resources:
     """Cores and GPUs of the Ray cluster that this process is connected to."""
     import ray
@@ -251,3 +217,41 @@ def check_this_machine(config: ExperimentConfig) -> None:
         check_resources(config, local_resources(), "this machine")
     elif needs_gpu(config):
         check_resources(config, process_resources(), "this machine")
+
+
+def require_shared_places(config: ExperimentConfig, environment: Mapping[str, str] = os.environ) -> None:
+    """For a cluster: a job's working folder is Ray's cache and goes away; on another machine it never was this one.
+
+    Args:
+        environment: variables of the driver, which may name the tracking address.
+
+    Raises:
+        ConfigError: the runs or their record would be kept in the working folder.
+    """
+    hint = "name a place that outlives the job and that every node reaches"
+    problems = [
+        Problem("storage", _no_shared_storage(config), "storage.path", hint=hint),
+        Problem("tracking-uri", _no_shared_tracking(config, environment), "tracking.uri", hint=hint),
+    ]
+    if problems := [problem for problem in problems if problem.reason]:
+        raise ConfigError(problems)
+
+
+def _no_shared_storage(config: ExperimentConfig) -> str:
+    path = config.storage.path
+    if path is None:
+        return "must be set when training on a cluster"
+    if not is_address(path) and not Path(path).expanduser().is_absolute():
+        return f"must be an absolute path when training on a cluster; {path!r} is in the working folder"
+    return ""
+
+
+def _no_shared_tracking(config: ExperimentConfig, environment: Mapping[str, str]) -> str:
+    uri = config.tracking.uri or environment.get(ENVIRONMENT_VARIABLE, "").strip()
+    if not uri:
+        return f"must be set when training on a cluster, here or as {ENVIRONMENT_VARIABLE}"
+    file = sqlite_file(uri) if is_sqlite(uri) else None
+    if file is not None and not file.is_absolute():
+        source = "" if config.tracking.uri else f", as {ENVIRONMENT_VARIABLE} says"
+        return f"must be an absolute path when training on a cluster; {str(file)!r}{source} is in the working folder"
+    return ""

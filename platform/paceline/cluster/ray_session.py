@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from paceline._compat.ray import disable_uv_hook, init_private, job_without_folders
+from paceline._compat.ray import UV_HOOK, disable_uv_hook, init_private, job_without_folders
 from paceline.cluster.private_ray import private_ray_folder, private_token
 from paceline.cluster.signals import hangup_held_back
 from paceline.errors import EnvironmentFault
 
-UV_HOOK = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 PRINT_PATCH = "RAY_TRAIN_ENABLE_PRINT_PATCH"
 WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 NICENESS = "RAY_worker_niceness"
@@ -104,7 +103,7 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
     prepare_environment()
     import ray
 
-    from paceline.cluster.job_folder import require_sendable
+    from paceline.cluster.job_package import require_sendable
 
     if ray.is_initialized():
         yield

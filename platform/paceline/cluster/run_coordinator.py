@@ -9,7 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.cluster.final_report import FinalReport, lost_text
+from paceline.cluster.final_report import (
+    FinalReport,
+    lost_text,
+    read_outcome,
+    unrecorded_text,
+    without_secrets,
+    write_outcome,
+)
 from paceline.cluster.heartbeats import (
     SILENCE_SECONDS,
     Heartbeats,
@@ -18,13 +25,11 @@ from paceline.cluster.heartbeats import (
     silence_warning,
 )
 from paceline.cluster.kept_checkpoints import kept_checkpoints, stored_checkpoints
-from paceline.cluster.removed_folder import CODE
 from paceline.cluster.run_costs import CostUnits, RunCosts
 from paceline.cluster.run_events import START, Event, EventCursor, EventLog, ReportedTags
-from paceline.durable import write_durably
+from paceline.cluster.run_folder import RUN_FOLDER_REMOVED
 from paceline.errors import EnvironmentFault, text_of
-from paceline.redaction import redact_tree
-from paceline.storage.address import OUTCOME, RunStore
+from paceline.storage.address import RunStore
 from paceline.tracking import metrics
 from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.metric_points import MetricReading
@@ -33,13 +38,6 @@ from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.upload_cursor import hurry, note_stored, stored_bytes
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-
-HINT_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint keeps"
-
-
-def unrecorded_text(step: int) -> str:
-    """What is said of metrics that could not be recorded, from an optimizer step on."""
-    return f"the metrics from step {step} on could not be recorded, and are lost; {HINT_OF_UNRECORDED}"
 
 
 @dataclass
@@ -54,39 +52,6 @@ class RunView:
     """Whether training has told how it ended."""
     cursor: EventCursor = START
     """Named by the watcher the next time, to be sent only what is newer."""
-
-
-def read_outcome(folder: Path) -> dict[str, Any] | None:
-    """How training ended, as a coordinator wrote it down; None when it did not, or when the file is damaged."""
-    try:
-        outcome = json.loads((folder / OUTCOME).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return outcome if isinstance(outcome, dict) and _is_whole(outcome) else None
-
-
-def _is_whole(outcome: Mapping[str, Any]) -> bool:
-    """Whether what is there of an outcome is what it should be."""
-    counts = [outcome[name] for name in ("step", "epoch", "samples", "peak_memory_bytes") if name in outcome]
-    values, failure = outcome.get("metrics", {}), outcome.get("failure", {})
-    return (
-        isinstance(outcome.get("status"), str)
-        and all(isinstance(count, int) for count in counts)
-        and isinstance(outcome.get("samples_per_second", 0.0), (int, float))
-        and isinstance(values, dict)
-        and all(isinstance(value, (int, float)) for value in values.values())
-        and isinstance(failure, dict)
-        and isinstance(failure.get("reason", ""), str)
-    )
-
-
-def forget_outcome(folder: Path) -> None:
-    """Remove what the coordinator of an earlier launch of the same run wrote down.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
-    (folder / OUTCOME).unlink(missing_ok=True)
 
 
 class RunCoordinator:
@@ -298,10 +263,10 @@ class RunCoordinator:
         self.note_lost(words.lost)
         if self._outcome is not None:
             return
-        self._outcome = _without_secrets(words.ending)
+        self._outcome = without_secrets(words.ending)
         self.count(words.ending)
         try:
-            write_durably(self._folder / OUTCOME, json.dumps(self._outcome).encode())
+            write_outcome(self._folder, self._outcome)
         except OSError as error:  # the file only serves a coordinator that has to start again
             self._warn("not-written", f"how training ended could not be written down: {error}")
 
@@ -317,7 +282,7 @@ class RunCoordinator:
             self._recorder.restore()
         except OSError as error:
             self._warn("not-written", f"the record could not be written again: {error}")
-        self._warn(CODE, f"the run's folder was removed, and training ends: {self._folder.parent}")
+        self._warn(RUN_FOLDER_REMOVED, f"the run's folder was removed, and training ends: {self._folder.parent}")
 
     def note_lost(self, readings: int) -> None:
         """So many readings did not come here, and will not: tell the watcher and MLflow, unless it is none."""
@@ -412,8 +377,3 @@ class RunCoordinator:
             self._recorder.append_newest(ledger.metrics(), step)
         except OSError as error:
             self._warn("not-written", f"what the run cost could not be recorded: {error}")
-
-
-def _without_secrets(ending: dict[str, Any]) -> dict[str, Any]:
-    """How training ended, with its failure hidden once more: a worker does not know the secrets of the command line."""
-    return {**ending, "failure": redact_tree(ending["failure"])} if "failure" in ending else ending

@@ -1,35 +1,33 @@
-"""A run's identity: its folder, its status, and whether the same command continues with an unfinished one."""
+"""A run's identity: whether a command continues an unfinished run, sweep or tune-up, or starts a new one."""
 
-import errno
-import json
-import os
 import secrets
-import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar, Generic, Literal, TypeVar
+from typing import IO, Any, Generic, Literal
 
-from paceline.cluster.config_difference import MAY_DIFFER_ON_RESUME, config_difference, shown_value
-from paceline.cluster.extension import (
+from paceline.cluster.initial_weights import adopt_weights, pin_weights
+from paceline.cluster.resume_rules import (
     Origin,
+    Warn,
+    check_start_from_scratch,
+    config_difference,
     extension_of,
+    forks,
     last_whole_checkpoint,
+    nothing_to_resume,
+    other_config,
     require_extendable,
     require_not_cut_short,
 )
-from paceline.cluster.initial_weights import adopt_weights, pin_weights
-from paceline.cluster.name_lock import lock_home, remove_unused
-from paceline.cluster.preflight import writable
+from paceline.cluster.run_folder import Folder, RunFolder, lock_home, place_checkpoint, remove_unused, writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import remember_folders
 from paceline.config.shareable import shareable
-from paceline.durable import write_durably
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
-from paceline.private_files import make_folder, restrict
+from paceline.private_files import make_folder
 from paceline.storage.address import RunStore
 
 Intent = Literal["continue", "resume", "new", "fork", "extend"]
@@ -58,85 +56,6 @@ def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, ex
     return chosen[0] if chosen else "continue"
 
 
-def nothing_to_resume(word: str, place: object) -> ConfigError:
-    """Return the error of a command that is only to resume, where nothing of the name is unfinished.
-
-    Args:
-        word: what a user calls it: run, sweep or tune-up.
-    """
-    reason = f"there is no unfinished {word} in {place}"
-    return ConfigError([Problem("resume", reason, "name", hint="leave --resume out to start one")])
-
-
-@dataclass(frozen=True)
-class RunFolder:
-    """`<storage>/<name>/<run_id>`: the config, the status, the journal and the checkpoints of one run."""
-
-    FILE: ClassVar[str] = "run.json"
-    """Holds the config and the status, and marks a folder as a run's."""
-
-    path: Path
-
-    @property
-    def run_id(self) -> str:
-        """Identifier of the run, sortable by the time of its start."""
-        return self.path.name
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of `step-<n>` folders."""
-        return self.path / "checkpoints"
-
-    @property
-    def tracking(self) -> Path:
-        """Folder of the recorder's journal."""
-        return self.path / "tracking"
-
-    def read(self) -> dict[str, Any]:
-        """What its file says: `status` and `config`; nothing where there is no file.
-
-        Raises:
-            EnvironmentFault: the file is damaged.
-        """
-        file = self.path / self.FILE
-        try:
-            return dict(json.loads(file.read_bytes()))
-        except OSError:
-            return {}
-        except (ValueError, TypeError):
-            hint = f"put it back from a copy, or move {self.path} away to start again"
-            raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file)) from None
-
-    @property
-    def is_removed(self) -> bool:
-        """True once somebody has removed it, or its file."""
-        return not (self.path / self.FILE).exists()
-
-    def add_warnings(self, warnings: Iterable[str]) -> tuple[str, ...]:
-        """Keep warnings in its file beside those of earlier launches; returns all of them, each once."""
-        known = self.read().get("warnings", [])
-        found = list(dict.fromkeys([*known, *warnings]))
-        with suppress(OSError):  # the disk is full, as the listener was told
-            if found != known:
-                self.write(warnings=found)
-        return tuple(found)
-
-    def write(self, **changes: Any) -> None:
-        """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets.
-
-        Raises:
-            FileNotFoundError: the file was removed. What would be left of it is no run.
-            OSError: it cannot be written.
-        """
-        content = {**self.read(), **changes}
-        if "config" not in content:
-            raise FileNotFoundError(errno.ENOENT, "it was removed", str(self.path / self.FILE))
-        write_durably(self.path / self.FILE, json.dumps(content, indent=1).encode())
-
-
-Folder = TypeVar("Folder", bound=RunFolder)
-
-
 @dataclass
 class ClaimedRun(Generic[Folder]):
     """A run that this process may work on; nobody else may until it is released."""
@@ -161,10 +80,6 @@ class ClaimedRun(Generic[Folder]):
     def release(self) -> None:
         """Let others work on the name again."""
         self._lock.close()
-
-
-Warn = Callable[[str], object]
-"""Takes a message for the user."""
 
 
 def claim_run(
@@ -244,48 +159,6 @@ def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, 
     return new_run(home, config, RunFolder, origin, newest.checkpoints), False
 
 
-def check_start_from_scratch(
-    run_id: str, content: Mapping[str, Any], config: ExperimentConfig, fork: bool, warn: Warn
-) -> None:
-    """Check that a new run beside a finished one is what the user expects.
-
-    Args:
-        run_id: of the finished run, the newest of its name.
-        content: of its file.
-
-    Raises:
-        ConfigError: the user has asked to branch off.
-    """
-    if fork:
-        reason = f"the newest run of {config.name!r}, {run_id}, is finished; --fork branches off an unfinished one"
-        hint = "train it further with --extend, or start from scratch with --new"
-        raise ConfigError([Problem("nothing-to-fork", reason, "name", hint=hint)])
-    other = [key for key in MAY_DIFFER_ON_RESUME if key != "trainer.epochs"]
-    difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), other)
-    if difference:
-        changes = ", ".join(
-            f"{key} {shown_value(key, before)} -> {shown_value(key, after)}"
-            for key, (before, after) in difference.items()
-        )
-        warn(f"the run {run_id} of {config.name!r} is finished; this one starts from scratch with {changes}")
-
-
-def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentConfig, fork: bool) -> bool:
-    """Whether to branch off an unfinished run, rather than continue with it.
-
-    Args:
-        content: what its file says.
-
-    Raises:
-        ConfigError: its config is another one, and nobody has asked to branch off.
-    """
-    difference = config_difference(content.get("config", {}), config.model_dump(mode="json"))
-    if difference and not fork:
-        hint = "undo the change to continue it, branch off its newest checkpoint with --fork, or start again with --new"
-        raise other_config("run", config.name, unfinished, difference, hint)
-    return bool(difference)
-
-
 def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
     """A run that has not saved anything yet is only worth going on with as long as the config stays the same."""
     same = not config_difference(run.read().get("config", {}), config.model_dump(mode="json"))
@@ -330,35 +203,95 @@ def _new_id(origin: Origin | None) -> str:
             return run_id
 
 
-def place_checkpoint(checkpoint: Path, folder: Path) -> Path:
-    """Link or copy a checkpoint into another run's folder of checkpoints."""
-    make_folder(folder)
-    shutil.copytree(checkpoint, folder / checkpoint.name, copy_function=link_or_copy)
-    restrict(folder / checkpoint.name)
-    return folder / checkpoint.name
+@dataclass(frozen=True)
+class Unfinished(Generic[Folder]):
+    """How unfinished ones of a kind are found and continued."""
+
+    kind: type[Folder]
+    word: str
+    """What a user calls it."""
+    may_differ: Sequence[str]
+    """Keys and sections of the config that may differ when it is continued."""
+    has_begun: Callable[[Folder], bool]
+    """Whether there is anything in it that would be lost."""
+    over: Collection[str] = ("finished",)
+    """The status of those that are never continued."""
+
+    def last(self, home: Path) -> Folder | None:
+        """The newest one of a name.
+
+        Args:
+            home: `<storage>/<name>`.
+        """
+        paths = sorted(home.iterdir(), reverse=True) if home.is_dir() else []
+        return next((self.kind(path) for path in paths if (path / self.kind.FILE).exists()), None)
+
+    def newest(self, home: Path) -> Folder | None:
+        """The newest one of a name, when it is unfinished."""
+        folder = self.last(home)
+        return None if folder is None or folder.read().get("status") in self.over else folder
+
+    def with_weights(self, config: ExperimentConfig, home: Path, intent: Intent) -> ExperimentConfig:
+        """The config with `model.weights` pinned: as the one that is continued or extended has it, or as it is now.
+
+        Raises:
+            ConfigError: there are no such weights.
+        """
+        known = None if intent == "new" else self.last(home) if intent == "extend" else self.newest(home)
+        return with_pinned_weights(config, known.read() if known is not None else {})
+
+    def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
+        """What differs between its config and another one, and may not: dotted key to (its value, the other's).
+
+        Raises:
+            EnvironmentFault: its file is damaged.
+        """
+        known = folder.read().get("config")
+        if not isinstance(known, Mapping):
+            hint = f"put it back from a copy, or move {folder.path} away to start again"
+            file = folder.path / self.kind.FILE
+            raise EnvironmentFault(f"{file} is damaged: {hint}", "run-file-damaged", file=str(file))
+        return config_difference(known, config.model_dump(mode="json"), self.may_differ)
+
+    def choose(self, home: Path, config: ExperimentConfig, intent: Intent) -> tuple[Folder, bool]:
+        """The folder to work in, and whether it is that of an earlier launch.
+
+        Raises:
+            ConfigError: the unfinished one has another config, or there is none to resume.
+            EnvironmentFault: the file of the unfinished one is damaged.
+        """
+        unfinished = None if intent == "new" else self.newest(home)
+        if unfinished is None and intent == "resume":
+            raise nothing_to_resume(self.word, home)
+        if unfinished is None or not self.is_continued(unfinished, config, intent):
+            return new_run(home, config, self.kind), False
+        unfinished.write(status="running")
+        return unfinished, True
+
+    def is_continued(self, unfinished: Folder, config: ExperimentConfig, intent: Intent) -> bool:
+        """Return True if a command continues an unfinished one, False if it starts a new one.
+
+        Raises:
+            ConfigError: the unfinished one has another config.
+            EnvironmentFault: its file is damaged.
+        """
+        difference = self.difference(unfinished, config)
+        if difference and (intent == "resume" or self.has_begun(unfinished)):
+            hint = "undo the change to continue it, or start again with --new"
+            raise other_config(self.word, config.name, unfinished, difference, hint)
+        return not difference
 
 
-def link_or_copy(source: str, target: str) -> None:
-    """A second name for a file; a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
+def with_pinned_weights(config: ExperimentConfig, content: Mapping[str, Any]) -> ExperimentConfig:
+    """The config with `model.weights` pinned, as an unfinished sweep or tune-up has it, or else as it is now.
 
+    Args:
+        content: of the file of the unfinished one; empty where there is none.
 
-def other_config(
-    kind: str, name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]], hint: str
-) -> ConfigError:
-    """The error of a config that differs from that of the run, or sweep, that it would continue with."""
-    return ConfigError(
-        [
-            Problem(
-                "resume",
-                f"the unfinished {kind} {unfinished.run_id} of {name!r} has {shown_value(key, before)}, "
-                f"this config has {shown_value(key, after)}",
-                key,
-                hint=hint,
-            )
-            for key, (before, after) in difference.items()
-        ]
-    )
+    Raises:
+        ConfigError: there are no such weights.
+    """
+    stored = content.get("config")
+    if isinstance(stored, Mapping):
+        config = adopt_weights(config, stored, of_sweep=True)
+    return pin_weights(config, of_sweep=True)

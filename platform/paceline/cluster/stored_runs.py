@@ -15,23 +15,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
-from paceline.cluster.config_difference import config_difference
-from paceline.cluster.extension import Origin, extension_of, require_extendable
 from paceline.cluster.initial_weights import adopt_weights, pin_weights
-from paceline.cluster.name_lock import lock_home
-from paceline.cluster.preflight import writable
-from paceline.cluster.run_identity import (
-    ClaimedRun,
-    Folder,
-    Intent,
-    RunFolder,
+from paceline.cluster.resume_rules import (
+    Origin,
     Warn,
     check_start_from_scratch,
+    config_difference,
+    extension_of,
     forks,
-    new_run,
     nothing_to_resume,
-    place_checkpoint,
+    require_extendable,
 )
+from paceline.cluster.run_folder import Folder, RunFolder, lock_home, place_checkpoint, writable
+from paceline.cluster.run_identity import ClaimedRun, Intent, new_run
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.engine.manifest import MANIFEST

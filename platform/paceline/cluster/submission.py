@@ -6,19 +6,22 @@ plan, all checks here  ->  reach the dashboard  ->  no job of this name continue
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.job_capacity import refuse_impossible
+from paceline.cluster.capacity import Node, nodes_without_autoscaler, rooms_of
 from paceline.cluster.job_client import SENDING, asking, connect, job_address
-from paceline.cluster.job_folder import size_text
 from paceline.cluster.job_log import ConnectionLost, LogFollower
-from paceline.cluster.job_modules import Kind
-from paceline.cluster.job_plan import CheckSweep, Flags, JobPlan, plan_job
+from paceline.cluster.job_package import size_text
+from paceline.cluster.job_plan import JobPlan
+from paceline.cluster.placement import fits, too_small
+from paceline.cluster.preflight import Resources, request_of, uses_gpu
 from paceline.cluster.signals import first_interrupt_calls, terminating_interrupts
+from paceline.cluster.waiting_for_resources import refusal
 from paceline.errors import BAD_ENVIRONMENT, INTERRUPTED, OK, EnvironmentFault
 from paceline.redaction import redact
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
     from ray.job_submission import JobSubmissionClient
 
+NODES = "/api/v0/nodes?detail=1&limit=10000"
+STATUS = "/api/cluster_status"
 SIGNALLED = 128
 """Added by shells to the number of the signal that ended a process."""
 
@@ -53,45 +58,6 @@ class JobEnd:
 
 
 def submit(
-    file: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    kind: Kind | None = None,
-    flags: Flags = (),
-    address: str | None = None,
-    environment_file: Path | None = None,
-    check_sweep: CheckSweep | None = None,
-    wait: bool = True,
-    write: Callable[[str], Any] | None = None,
-    tell: Callable[[str], Any] | None = None,
-) -> JobEnd:
-    """Submit a config to a cluster, and follow it.
-
-    While it is followed, the first SIGINT or SIGTERM asks the job to save its state and stop, and is waited for. The
-    second one leaves the job.
-
-    Args:
-        file: the config file, in the working folder or below. That folder travels.
-        overrides: texts of the form `key.path=value`.
-        kind: `train`, `sweep` or `tuneup`; None: as the config's sections say, see `kind_of`.
-        flags: options of that command, such as `--fork`.
-        address: of the cluster's dashboard; None: as `job_address` finds it.
-        environment_file: Ray's runtime environment; None: `configs/deploy/runtime_env.yaml`, where it is there.
-        check_sweep: looks at a sweep's points here; None: that is left to the job.
-        wait: follow the job to its end.
-        write: takes the lines of the driver's log; None: stdout.
-        tell: takes what is to be said; None: stderr.
-
-    Raises:
-        ConfigError: something is wrong, or would be on the cluster. Nothing was sent.
-        EnvironmentFault: no dashboard answers, or it asks for a token, a job of the same name continues, or the cluster
-            is too small for good.
-    """
-    plan = plan_job(file, overrides, kind, flags, environment_file, check_sweep)
-    return submit_plan(plan, address, wait, write, tell)
-
-
-def submit_plan(
     plan: JobPlan,
     address: str | None = None,
     wait: bool = True,
@@ -99,10 +65,21 @@ def submit_plan(
     tell: Callable[[str], Any] | None = None,
     hides_result: bool = False,
 ) -> JobEnd:
-    """The same for what is planned already.
+    """Send a job to a cluster, and follow it.
+
+    While it is followed, the first SIGINT or SIGTERM asks the job to save its state and stop, and is waited for. The
+    second one leaves the job.
 
     Args:
+        address: of the cluster's dashboard; None: as `job_address` finds it.
+        wait: follow the job to its end.
+        write: takes the lines of the driver's log; None: stdout.
+        tell: takes what is to be said; None: stderr.
         hides_result: leave the line of the driver's result out of its log: it is in the `JobEnd`.
+
+    Raises:
+        EnvironmentFault: no dashboard answers, or it asks for a token, a job of the same name continues, or the cluster
+            is too small for good.
     """
     tell = tell or _to_stderr
     for warning in plan.warnings:
@@ -111,7 +88,7 @@ def submit_plan(
     url = redact(str(client.get_address()))
     with terminating_interrupts(), asking(url):
         _refuse_second(client, plan, url)
-        refuse_impossible(client, plan, url)
+        _refuse_impossible(client, plan, url)
         job_id = _send(client, plan, url, tell)
     if not wait:
         tell(_ways(job_id, url))
@@ -153,7 +130,7 @@ def _stop_in_background(client: "JobSubmissionClient", job_id: str, url: str, te
 
 
 def _refuse_second(client: "JobSubmissionClient", plan: JobPlan, url: str) -> None:
-    """Two jobs of one run: the second would end at once on the cluster, or continue with the first one's run."""
+    """Refuse a second job of one run: it would end at once on the cluster, or continue with the first one's run."""
     for job in client.list_jobs():
         metadata = job.metadata or {}
         if not job.status.is_terminal() and all(metadata.get(key) == value for key, value in plan.identity.items()):
@@ -164,6 +141,29 @@ def _refuse_second(client: "JobSubmissionClient", plan: JobPlan, url: str) -> No
                 job_id=str(job.submission_id),
                 address=url,
             )
+
+
+def _refuse_impossible(client: Any, plan: JobPlan, url: str) -> None:
+    """Refuse a job whose workers the cluster's nodes can never hold.
+
+    The job itself looks again, at more. It is sent where this does not know enough: the cluster may have an autoscaler,
+    the job is to wait for nodes, or the trials of its sweep differ in `scaling`.
+
+    Raises:
+        EnvironmentFault: the cluster is too small, and nothing adds nodes to it.
+    """
+    config = plan.config
+    axes = config.sweep.space if plan.kind == "sweep" and config.sweep is not None else ()
+    if not config.scaling.num_workers or plan.waits_for_nodes or any(axis.startswith("scaling") for axis in axes):
+        return
+    nodes: list[Node] = []
+    with suppress(Exception):  # another version of Ray, say: whatever it is, the job is not refused for it
+        nodes = nodes_without_autoscaler(client.read(NODES), client.read(STATUS))
+    rooms = rooms_of(nodes)
+    there = Resources(sum(room.cpus for room in rooms), sum(room.gpus for room in rooms))
+    request = request_of(config, uses_gpu(config, there))
+    if nodes and not fits(request, rooms):
+        raise too_small(request, rooms, refusal(request, nodes, None, f"the cluster at {url}"))
 
 
 def _send(client: "JobSubmissionClient", plan: JobPlan, url: str, tell: Callable[[str], Any]) -> str:

@@ -3,7 +3,6 @@
 claim the run  ->  record at hand  ->  train here or on Ray  ->  close the record  ->  RunResult  ->  concluded
 """
 
-import os
 import shlex
 import sys
 import time
@@ -12,41 +11,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.cluster.final_report import forget_outcome
 from paceline.cluster.finished_training import finished_training, record_finished
 from paceline.cluster.initial_weights import adopt_weights, pin_weights, with_initial_weights
 from paceline.cluster.listener import Events, Listener, WarningLog
-from paceline.cluster.preflight import (
-    check_this_machine,
-    storage_of,
-    worker_threads,
-    writable,
-)
-from paceline.cluster.python_objects import with_objects, with_parts
+from paceline.cluster.preflight import check_this_machine, require_shared_places, worker_threads
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_coordinator import forget_outcome
-from paceline.cluster.run_identity import ClaimedRun, Intent, RunFolder, claim_run, intent_of
+from paceline.cluster.run_folder import RunFolder, storage_of, writable
+from paceline.cluster.run_identity import ClaimedRun, Intent, claim_run, intent_of
 from paceline.cluster.run_result import RunResult
 from paceline.cluster.train_launch import CLOSE_SECONDS, TrainLaunch
+from paceline.cluster.user_code import with_objects, with_parts
 from paceline.cluster.worker_group import error_of
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.lightning import unused_sections
 from paceline.config.loading import dump_yaml, missing_modules
 from paceline.config.shareable import secrets_of, shareable
-from paceline.errors import ConfigError, EnvironmentFault, Problem
+from paceline.errors import ConfigError, EnvironmentFault
 from paceline.places import default_address
 from paceline.redaction import learn
-from paceline.storage.address import StoreAddress, is_address
+from paceline.storage.address import StoreAddress
 from paceline.tracking import metrics as metric_keys
 from paceline.tracking.mlflow_probe import HINT_OF_SILENCE, damage_of, probe
 from paceline.tracking.mlflow_views import RUNS_VIEW, review_url, run_views
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.run_record import RunRecord, flatten
 from paceline.tracking.tracking_uri import (
-    ENVIRONMENT_VARIABLE,
     is_http,
-    is_sqlite,
-    sqlite_file,
     start_creating,
     tracking_uri,
 )
@@ -57,6 +49,7 @@ if TYPE_CHECKING:
 
     from paceline.callbacks.callback import Callback
     from paceline.tasks.base import Task
+
 
 _KEPT = "the metrics stay in the run's journal until it answers"
 OFFLINE_CLOSE_SECONDS = 5.0
@@ -224,44 +217,6 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
         listener.event("warning", {"code": "mlflow-offline", "message": f"{reason}; {_KEPT}"})
         return OFFLINE_CLOSE_SECONDS
     return CLOSE_SECONDS
-
-
-def require_shared_places(config: ExperimentConfig, environment: Mapping[str, str] = os.environ) -> None:
-    """For a cluster: a job's working folder is Ray's cache and goes away; on another machine it never was this one.
-
-    Args:
-        environment: variables of the driver, which may name the tracking address.
-
-    Raises:
-        ConfigError: the runs or their record would be kept in the working folder.
-    """
-    hint = "name a place that outlives the job and that every node reaches"
-    problems = [
-        Problem("storage", _no_shared_storage(config), "storage.path", hint=hint),
-        Problem("tracking-uri", _no_shared_tracking(config, environment), "tracking.uri", hint=hint),
-    ]
-    if problems := [problem for problem in problems if problem.reason]:
-        raise ConfigError(problems)
-
-
-def _no_shared_storage(config: ExperimentConfig) -> str:
-    path = config.storage.path
-    if path is None:
-        return "must be set when training on a cluster"
-    if not is_address(path) and not Path(path).expanduser().is_absolute():
-        return f"must be an absolute path when training on a cluster; {path!r} is in the working folder"
-    return ""
-
-
-def _no_shared_tracking(config: ExperimentConfig, environment: Mapping[str, str]) -> str:
-    uri = config.tracking.uri or environment.get(ENVIRONMENT_VARIABLE, "").strip()
-    if not uri:
-        return f"must be set when training on a cluster, here or as {ENVIRONMENT_VARIABLE}"
-    file = sqlite_file(uri) if is_sqlite(uri) else None
-    if file is not None and not file.is_absolute():
-        source = "" if config.tracking.uri else f", as {ENVIRONMENT_VARIABLE} says"
-        return f"must be an absolute path when training on a cluster; {str(file)!r}{source} is in the working folder"
-    return ""
 
 
 def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:

@@ -5,12 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.cluster.listener import Listener
-from paceline.cluster.removed_folder import run_removed
+from paceline.cluster.resume_rules import EXTENDED_FROM_STEP
 from paceline.cluster.run_coordinator import Status
-from paceline.cluster.run_identity import ClaimedRun, RunFolder
+from paceline.cluster.run_costs import CostUnits, unit_of
+from paceline.cluster.run_folder import RunFolder, run_removed
+from paceline.cluster.run_identity import ClaimedRun
+from paceline.cluster.user_code import python_objects
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.derived import Derived
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import user_folders
+from paceline.config.shareable import shareable
 from paceline.redaction import redact
+from paceline.tracking.costs import goal_of
 from paceline.tracking.run_record import RunRecord
 
 CLOSE_SECONDS = 60.0
@@ -70,3 +77,28 @@ def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
     if ending["status"] == "stopped":
         return "KILLED", "stopped by the user"
     return "FAILED", redact(ending["failure"]["reason"])  # a worker elsewhere does not know this machine's secrets
+
+
+def counting(launch: TrainLaunch, use_gpu: bool, since: float) -> CostUnits:
+    """How the run's cost is counted.
+
+    Args:
+        since: when its processes were asked for, of `time.monotonic`.
+    """
+    tracking = launch.config.tracking
+    unit, units = unit_of(launch.config, use_gpu)
+    workers = max(1, launch.config.scaling.num_workers)
+    return CostUnits(unit, units, tracking.price_per_hour, goal_of(launch.config), since, workers=workers)
+
+
+def worker_spec(launch: TrainLaunch) -> WorkerSpec:
+    """Return the work of each training process."""
+    return WorkerSpec(
+        config_json=shareable(launch.config).model_dump_json(),
+        objects=python_objects(launch.config),
+        checkpoints=str(launch.run.folder.checkpoints),
+        store=launch.run.store,
+        extended_from_step=launch.run.folder.read().get(EXTENDED_FROM_STEP),
+        # to a cluster the code itself travels, see `user_code`
+        import_folders=() if launch.address else user_folders(),
+    )

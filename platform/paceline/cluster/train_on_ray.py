@@ -11,28 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._compat.ray import start_autoscaling_coordinator
 from paceline.cluster import heartbeats
+from paceline.cluster.final_report import read_outcome
 from paceline.cluster.heartbeats import SilentRank, silence_failure
-from paceline.cluster.job_modules import sent_modules
-from paceline.cluster.preflight import check_resources, cluster_resources, writable
+from paceline.cluster.listener import ProgressFeed
+from paceline.cluster.preflight import check_resources, cluster_resources
 from paceline.cluster.private_ray import keep_logs
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
-from paceline.cluster.readiness import ready_to_train
-from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
+from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_costs import CostUnits
+from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import first_interrupt_calls
-from paceline.cluster.train_in_process import ProgressFeed, counting, worker_spec
-from paceline.cluster.train_launch import TrainLaunch, closing_status
-from paceline.cluster.user_code import runtime_env
+from paceline.cluster.train_launch import TrainLaunch, closing_status, counting, worker_spec
+from paceline.cluster.user_code import runtime_env, sent_modules
+from paceline.cluster.waiting_for_resources import ready_to_train
 from paceline.cluster.worker_group import (
     NodeProcesses,
     TrainerThread,
     failure_of,
-    first_line,
     import_torch_trainer,
-    last_line,
     only_worker_output,
 )
-from paceline.errors import EnvironmentFault
+from paceline.errors import EnvironmentFault, first_line, last_line
 from paceline.private_files import make_folder
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal

@@ -1,13 +1,38 @@
-"""Waits for room on a cluster, and refuses at once what can never fit."""
+"""Waits until a cluster has room and its nodes can work, and refuses at once what can never fit."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from paceline.cluster.autoscaling import Autoscaler, autoscaler_text, find_autoscaler
-from paceline.cluster.nodes import Node, alive_nodes, cluster_status, nodes_text
-from paceline.cluster.placement import Request, Room, asked_text, fits, hint_text, most_workers, nodes_to_add, too_small
+from paceline.cluster.capacity import (
+    Autoscaler,
+    Node,
+    alive_nodes,
+    autoscaler_text,
+    cluster_status,
+    find_autoscaler,
+    free_rooms,
+    here,
+    nodes_text,
+    rooms_of,
+)
+from paceline.cluster.listener import Stages
+from paceline.cluster.node_checks import check_nodes, places_of
+from paceline.cluster.placement import (
+    Request,
+    asked_text,
+    fits,
+    hint_text,
+    most_workers,
+    nodes_to_add,
+    too_small,
+    workers_on,
+)
+from paceline.cluster.preflight import check_precision, cluster_resources, request_of, uses_gpu
+from paceline.cluster.run_folder import storage_of
+from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 
 AUTOSCALER_SECONDS = 1800.0
@@ -16,18 +41,18 @@ start one, and Ray Train itself would give up after four."""
 POLL_SECONDS = 0.5
 REMIND_SECONDS = 30.0
 """How often it is reported again what is waited for."""
+THE_CLUSTER = "the cluster"
+
 
 Tell = Callable[[str], None]
 
 
-def make_room(request: Request, wait_seconds: float, where: str, tell: Tell) -> None:
-    """Return once the cluster can hold what is about to be asked of Ray. What others have taken of it is reported.
+def make_room(request: Request, wait_seconds: float, tell: Tell) -> None:
+    """Return once the cluster can hold a request that Ray is about to get. Resources that others have are reported.
 
     Args:
-        request: what is about to be asked of Ray.
         wait_seconds: how long to wait for nodes to join, and for what others have taken. 0: for an autoscaler alone.
-        where: what the cluster is called in messages.
-        tell: told of what is waited for.
+        tell: takes what is waited for.
 
     Raises:
         EnvironmentFault: the request can never be met, or was not in time.
@@ -39,10 +64,10 @@ def make_room(request: Request, wait_seconds: float, where: str, tell: Tell) -> 
     enough, grows = fits(request, rooms_of(nodes)), can_grow(request, nodes, scaler)
     if not grows and not wait_seconds:
         if not enough:
-            raise too_small(request, rooms_of(nodes), refusal(request, nodes, scaler, where))
-        tell(f"{busy_text(nodes, where)}: it begins when enough is free; --wait-for-resources SECONDS limits that")
+            raise too_small(request, rooms_of(nodes), refusal(request, nodes, scaler))
+        tell(f"{busy_text(nodes)}: it begins when enough is free; --wait-for-resources SECONDS limits that")
         return
-    _wait(request, scaler if grows else None, wait_seconds or AUTOSCALER_SECONDS, where, tell)
+    _wait(request, scaler if grows else None, wait_seconds or AUTOSCALER_SECONDS, tell)
 
 
 def can_grow(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None) -> bool:
@@ -56,31 +81,22 @@ def can_grow(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None)
     return bool(scaler.unknown) and not enough
 
 
-def rooms_of(nodes: Sequence[Node]) -> list[Room]:
-    """All that each node has."""
-    return [node.total for node in nodes]
-
-
-def free_rooms(nodes: Sequence[Node]) -> list[Room]:
-    """What each node has left."""
-    return [node.free for node in nodes]
-
-
-def refusal(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, where: str) -> str:
-    """What is asked for, what there is and may be, and the hint."""
+def refusal(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, where: str = THE_CLUSTER) -> str:
+    """Return what is asked for, what there is and may be, and the hint."""
     there = f"{asked_text(request)}; {where} has {nodes_text(nodes)}"
     more = f", and {autoscaler_text(scaler)}" if scaler is not None else ""
     hint = hint_text(request, rooms_of(nodes))
     return f"{there}{more}: {hint}, or wait for nodes to join with --wait-for-resources SECONDS"
 
 
-def busy_text(nodes: Sequence[Node], where: str) -> str:
-    """That there is enough, but others have it."""
+def busy_text(nodes: Sequence[Node]) -> str:
+    """Return the message that there is enough, but others have it."""
     taken = [node for node in nodes if node.free != node.total]
-    return f"{where} is busy: others have taken a part of {nodes_text(taken)}, and left {nodes_text(taken, free=True)}"
+    left = nodes_text(taken, free=True)
+    return f"{THE_CLUSTER} is busy: others have taken a part of {nodes_text(taken)}, and left {left}"
 
 
-def _wait(request: Request, scaler: Autoscaler | None, seconds: float, where: str, tell: Tell) -> None:
+def _wait(request: Request, scaler: Autoscaler | None, seconds: float, tell: Tell) -> None:
     end = time.monotonic() + seconds
     told, told_at, failures = "", 0.0, set[str]()
     with _demand(request) if scaler is not None else _watch(request) as is_met:
@@ -88,8 +104,8 @@ def _wait(request: Request, scaler: Autoscaler | None, seconds: float, where: st
             now = time.monotonic()
             nodes = alive_nodes()
             if now >= end:
-                raise _too_late(request, nodes, scaler, seconds, where)
-            text = _waiting_text(request, nodes, scaler, where)
+                raise _too_late(request, nodes, scaler, seconds)
+            text = _waiting_text(request, nodes, scaler)
             if text != told or now - told_at > REMIND_SECONDS:
                 told, told_at = text, now
                 tell(f"{text} (for {end - now:.0f} s at the most)")
@@ -98,11 +114,11 @@ def _wait(request: Request, scaler: Autoscaler | None, seconds: float, where: st
             time.sleep(min(POLL_SECONDS, end - now))
 
 
-def _waiting_text(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, where: str) -> str:
+def _waiting_text(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None) -> str:
     if fits(request, rooms_of(nodes)):
-        return f"waiting: {busy_text(nodes, where)}"
+        return f"waiting: {busy_text(nodes)}"
     if scaler is None:
-        return f"waiting for nodes to join: {asked_text(request)}; {where} has {nodes_text(nodes)}"
+        return f"waiting for nodes to join: {asked_text(request)}; {THE_CLUSTER} has {nodes_text(nodes)}"
     added = nodes_to_add(request, rooms_of(nodes), scaler.types)
     if not added:
         return f"waiting for more nodes, {autoscaler_text(scaler)}"
@@ -111,19 +127,17 @@ def _waiting_text(request: Request, nodes: Sequence[Node], scaler: Autoscaler | 
     return f"waiting for {number} node{'' if number == 1 else 's'} more ({names}), {autoscaler_text(scaler)}"
 
 
-def _too_late(
-    request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, seconds: float, where: str
-) -> EnvironmentFault:
+def _too_late(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, seconds: float) -> EnvironmentFault:
     waited = f"after {seconds:g} s of waiting, "
     if fits(request, rooms_of(nodes)):
         free = free_rooms(nodes)
         return EnvironmentFault(
-            f"{waited}{busy_text(nodes, where)}; {asked_text(request)}: wait longer, or {hint_text(request, free)}",
+            f"{waited}{busy_text(nodes)}; {asked_text(request)}: wait longer, or {hint_text(request, free)}",
             "cluster-busy",
             workers=request.workers,
             most_workers=most_workers(request, free),
         )
-    return too_small(request, rooms_of(nodes), f"{waited}{refusal(request, nodes, scaler, where)}")
+    return too_small(request, rooms_of(nodes), f"{waited}{refusal(request, nodes, scaler)}")
 
 
 @contextmanager
@@ -156,3 +170,28 @@ def _tell_failures(known: set[str], tell: Tell) -> None:
         if text not in known:
             known.add(text)
             tell(f"the autoscaler could not start a node of type {text}")
+
+
+def ready_to_train(config: ExperimentConfig, wait_seconds: float, listener: Stages) -> None:
+    """Return once the cluster can run the config's workers.
+
+    Raises:
+        EnvironmentFault: it cannot, or not within `wait_seconds`.
+    """
+    use_gpu = uses_gpu(config, cluster_resources())
+    check_precision(config, use_gpu, THE_CLUSTER)
+    ready([request_of(config, use_gpu)], config, wait_seconds, listener)
+
+
+def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: float, listener: Stages) -> None:
+    """Return once there is room for each of the requests, and the nodes that can hold a worker have been asked.
+
+    Raises:
+        EnvironmentFault: there is no room, or not in time; or a node cannot work.
+    """
+    for request in requests:
+        make_room(request, wait_seconds, listener.stage)
+    nodes = [node for node in alive_nodes() if any(workers_on(node.total, request) for request in requests)]
+    storage = storage_of(config)
+    place = str(storage if isinstance(storage, Path) else storage.pinned())
+    check_nodes(nodes, here(), place, places_of(config), listener)

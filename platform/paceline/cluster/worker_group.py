@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from paceline._compat.ray import worker_output_to
-from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, RunFailed
+from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, RunFailed, first_line
 from paceline.redaction import redact
 
 if TYPE_CHECKING:
@@ -152,16 +152,6 @@ def failure_of(
         return failure
     reason = first_line(error) if error else "the workers ended without a result"
     return {"rank": -1, "reason": reason, "traceback_text": str(error or ""), "exit_code": RunFailed.exit_code}
-
-
-def first_line(error: BaseException) -> str:
-    """Return an error's text without the traceback that Ray puts below."""
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def last_line(error: BaseException) -> str:
-    """Return the text of an exception that Ray puts below its traceback, as of an actor or a task."""
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
 
 
 def _lost(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.cluster.preflight import local_resources, needs_gpu, uses_gpu
-from paceline.cluster.python_objects import with_objects
+from paceline.cluster.user_code import with_objects
 from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.config_difference import is_below, shown_value
+from paceline.cluster.resume_rules import is_below, shown_value
 from paceline.config.lightning import unused_sections
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import redact, redact_values

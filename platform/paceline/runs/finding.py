@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import default_storage, place_of
 from paceline.storage.address import RunStore, is_address, parse

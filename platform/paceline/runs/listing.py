@@ -8,8 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.run_coordinator import read_outcome
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.final_report import read_outcome
+from paceline.cluster.run_folder import RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import default_storage, place_of
 from paceline.redaction import redact_tree

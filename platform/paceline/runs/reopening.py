@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.cluster.final_report import read_outcome
 from paceline.cluster.kept_checkpoints import MEASURED
-from paceline.cluster.name_lock import LOCK
-from paceline.cluster.run_coordinator import read_outcome
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import LOCK, RunFolder
 from paceline.cluster.run_result import RunResult
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects

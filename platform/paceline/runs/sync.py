@@ -13,8 +13,7 @@ from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.name_lock import nobody_works_on
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder, nobody_works_on
 from paceline.engine.manifest import numbered
 from paceline.engine.unrecorded import UNRECORDED, metrics_of
 from paceline.errors import EnvironmentFault

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.config_difference import config_difference, shown_value
+from paceline.cluster.resume_rules import config_difference, shown_value
 from paceline.cluster.run_identity import ClaimedRun, Intent, claim
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.hints import show

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.preflight import Resources, cluster_resources, writable
+from paceline.cluster.preflight import Resources, cluster_resources
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.readiness import ready
+from paceline.cluster.run_folder import writable
 from paceline.cluster.run_identity import ClaimedRun
+from paceline.cluster.waiting_for_resources import ready
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.sweeps.listener import SweepListener

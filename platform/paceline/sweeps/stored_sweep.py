@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from paceline.cluster.run_identity import Intent, new_run, nothing_to_resume
+from paceline.cluster.resume_rules import nothing_to_resume
+from paceline.cluster.run_identity import Intent, new_run
 from paceline.cluster.stored_runs import ClaimedStoredRun, HeldName, Tell, newest_stored, note_claim
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.preflight import writable
 from paceline.cluster.ray_session import stay_in
+from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.errors import EnvironmentFault
 from paceline.full_disk import is_full_disk

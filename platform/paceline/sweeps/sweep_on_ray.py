@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._compat.ray import start_autoscaling_coordinator
-from paceline.cluster.job_modules import sent_modules
-from paceline.cluster.preflight import cluster_resources, writable
+from paceline.cluster.preflight import cluster_resources
 from paceline.cluster.private_ray import keep_logs
 from paceline.cluster.ray_session import (
     connected,
@@ -19,9 +18,10 @@ from paceline.cluster.ray_session import (
     on_cluster,
     prepare_environment,
 )
-from paceline.cluster.user_code import runtime_env
-from paceline.cluster.worker_group import first_line, only_worker_output
-from paceline.errors import EnvironmentFault, RunFailed
+from paceline.cluster.run_folder import writable
+from paceline.cluster.user_code import runtime_env, sent_modules
+from paceline.cluster.worker_group import only_worker_output
+from paceline.errors import EnvironmentFault, RunFailed, first_line
 from paceline.private_files import make_folder
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.coordinator.sweep_rules import SweepRules

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.worker_group import TrainerThread, first_line
+from paceline.cluster.worker_group import TrainerThread
 from paceline.cluster.worker_spec import WorkerSpec
+from paceline.errors import first_line
 from paceline.sweeps.messages import GroupShape, WantedGroup
 from paceline.tracking.costs import Unit
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.cluster.listener import Stages
-from paceline.cluster.python_objects import python_objects
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.worker_group import TrainerThread, first_line, import_torch_trainer
+from paceline.cluster.user_code import python_objects
+from paceline.cluster.worker_group import TrainerThread, import_torch_trainer
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
 from paceline.config.shareable import shareable
-from paceline.errors import RunFailed
+from paceline.errors import RunFailed, first_line
 from paceline.tuneups.jobs import Answer, Job, gave_up
 from paceline.tuneups.limits import LimitReached, raising_after
 
@@ -161,11 +161,10 @@ def _ray_bench(
     config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
 ) -> Iterator[Bench]:
     from paceline._compat.ray import start_autoscaling_coordinator
-    from paceline.cluster.job_modules import sent_modules
     from paceline.cluster.preflight import check_resources, cluster_resources
     from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
-    from paceline.cluster.readiness import ready_to_train
-    from paceline.cluster.user_code import runtime_env
+    from paceline.cluster.user_code import runtime_env, sent_modules
+    from paceline.cluster.waiting_for_resources import ready_to_train
     from paceline.cluster.worker_group import only_worker_output
 
     prepare_environment()

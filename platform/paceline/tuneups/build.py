@@ -28,7 +28,7 @@ def build(job: Job, config: ExperimentConfig, device: str) -> Answer:
 
 
 def _work(config: ExperimentConfig, options: Any) -> dict[str, Any]:
-    from paceline.cluster.python_objects import python_objects
+    from paceline.cluster.user_code import python_objects
     from paceline.cluster.worker_spec import WorkerSpec
     from paceline.engine.dist_context import DistContext
     from paceline.tuneups.job_execution import do_job

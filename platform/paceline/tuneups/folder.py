@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from paceline.cluster.run_identity import ClaimedRun, Intent, RunFolder, claim
-from paceline.cluster.unfinished_runs import Unfinished
+from paceline.cluster.run_folder import RunFolder
+from paceline.cluster.run_identity import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.job_log import FILE as JOBS
 from paceline.tuneups.job_log import MAY_DIFFER

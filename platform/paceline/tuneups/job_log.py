@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.config_difference import is_below
-from paceline.cluster.preflight import writable
+from paceline.cluster.resume_rules import is_below
+from paceline.cluster.run_folder import writable
 from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.errors import EnvironmentFault
 from paceline.tracking.journal import Journal, is_number

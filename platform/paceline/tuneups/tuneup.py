@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.preflight import check_this_machine, storage_folder, warn_of_fixed_size, writable
-from paceline.cluster.python_objects import with_objects
+from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.removed_folder import folder_removed
+from paceline.cluster.run_folder import folder_removed, storage_folder, writable
 from paceline.cluster.run_identity import Intent, intent_of
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.train import close_seconds_of, require_shared_places, unsent_text
+from paceline.cluster.train import close_seconds_of, unsent_text
+from paceline.cluster.user_code import with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder
 from paceline.config.experiment import validate
 from paceline.runs.sync import SyncReport
 from paceline.sweeps.sweep_folder import SweepFolder

@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paceline.cluster import job_client, job_log
+from paceline.cluster.job_plan import plan_job
 from paceline.cluster.submission import follow, submit
 from paceline.errors import EnvironmentFault
 from support.cluster.job_cluster import wait_until
@@ -39,10 +40,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return enter_project(tmp_path, monkeypatch)
 
 
-def refused(**given: Any) -> EnvironmentFault:
+def refused(overrides: Sequence[str] = (), **given: Any) -> EnvironmentFault:
     """The error that a submission ends with."""
     with pytest.raises(EnvironmentFault) as caught:
-        submit(FILE, **given)
+        submit(plan_job(FILE, overrides), **given)
     return caught.value
 
 
@@ -157,7 +158,7 @@ def test_what_may_run_is_left_to_the_job(
 )
 def test_the_exit_code_is_that_of_the_driver(dashboard: Dashboard, outcome: Any, code: int, status: str) -> None:
     dashboard.outcome = outcome
-    end = submit(FILE, tell=lambda text: None)
+    end = submit(plan_job(FILE), tell=lambda text: None)
     assert (end.exit_code, end.status) == (code, status)
     assert end.message == (outcome[2] if outcome[1] is None and status == "failed" else "")
 
@@ -277,7 +278,7 @@ def test_a_log_that_breaks_off_is_shown_once(dashboard: Dashboard) -> None:
     dashboard.cuts = [1, 7, 8, 333, 1200, 1201]
     dashboard.closes = [40, 900]
     lines: list[str] = []
-    assert submit(FILE, write=lines.append, tell=lambda text: None).exit_code == 0
+    assert submit(plan_job(FILE), write=lines.append, tell=lambda text: None).exit_code == 0
     assert "".join(lines) == LOG + "without an end\n"
     assert dashboard.tails == 9
     assert dashboard.cuts == dashboard.closes == []
@@ -299,7 +300,7 @@ def test_a_dead_tunnel_is_noticed(dashboard: Dashboard, monkeypatch: pytest.Monk
         lines.append(text)
         dashboard.is_frozen = dashboard.is_frozen or len(lines) == 10
 
-    end = submit(FILE, write=write, tell=tell)
+    end = submit(plan_job(FILE), write=write, tell=tell)
     assert end.exit_code == 0
     assert "".join(lines) == LOG
     assert len(told) == 4  # what is sent, the job, that the connection is lost, the end
@@ -341,7 +342,7 @@ def test_a_reader_that_is_gone_ends_the_following(dashboard: Dashboard) -> None:
 
     told: list[str] = []
     with pytest.raises(BrokenPipeError):
-        submit(FILE, write=write, tell=told.append)
+        submit(plan_job(FILE), write=write, tell=told.append)
     assert f"--follow {dashboard.submitted['submission_id']}" in told[-1]
 
 

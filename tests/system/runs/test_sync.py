@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import run as command
-from paceline.cluster.name_lock import nobody_works_on
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder, nobody_works_on
 from paceline.engine.unrecorded import as_file
 from paceline.errors import EnvironmentFault
 from paceline.runs import sync as syncing

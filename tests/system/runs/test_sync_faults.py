@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import run as command
-from paceline.cluster.name_lock import nobody_works_on
+from paceline.cluster.run_folder import nobody_works_on
 from paceline.runs import sync as syncing
 from paceline.runs.alone import LOCK_FILE
 from paceline.runs.sync import sync_folder

@@ -18,10 +18,10 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from paceline._compat.ray import TRAINING_ERRORS
 from paceline.cluster import metric_buffer, train_on_ray, train_worker
-from paceline.cluster.final_report import FinalReport
+from paceline.cluster.final_report import FinalReport, read_outcome
 from paceline.cluster.metric_buffer import MetricBuffer
 from paceline.cluster.reporters import InProcessReporter
-from paceline.cluster.run_coordinator import RunCoordinator, read_outcome
+from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.train import _result, prepare_launch
 from paceline.cluster.train_launch import TrainLaunch
 from paceline.engine.build import build_trainer

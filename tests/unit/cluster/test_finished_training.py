@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.cluster import train_worker
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.run_result import RunResult
 from paceline.cluster.train import train
 from paceline.runs.left_open import Ending, Owner

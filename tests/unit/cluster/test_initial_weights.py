@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from paceline.cluster.initial_weights import adopt_weights, find_weights, pin_weights
-from paceline.cluster.run_identity import ClaimedRun, RunFolder, claim_run
+from paceline.cluster.run_folder import RunFolder
+from paceline.cluster.run_identity import ClaimedRun, claim_run
 from paceline.cluster.train import prepare_launch, train
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster import job_folder
+from paceline.cluster import job_package
 from paceline.cluster.job_plan import JobPlan, plan_job
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.planning.planned_trials import plan_trials
@@ -294,7 +294,7 @@ def test_data_that_stay_at_home_are_warned_of(project: Path) -> None:
 
 
 def test_a_folder_that_is_too_large_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_folder, "MOST_BYTES", 4 * 2**20)  # the package itself is smaller
+    monkeypatch.setattr(job_package, "MOST_BYTES", 4 * 2**20)  # the package itself is smaller
     (project / "films").mkdir()
     (project / "films" / "one").write_bytes(bytes(5 * 2**20))
     with pytest.raises(EnvironmentFault) as caught:

@@ -9,18 +9,18 @@ import ray
 import torch
 
 from paceline.cluster import node_checks, node_probe
+from paceline.cluster.capacity import Node
 from paceline.cluster.node_checks import (
     answers_in,
     data_fault,
     dependencies,
     differences,
+    places_of,
     silence_fault,
     software_fault,
 )
 from paceline.cluster.node_probe import Answers, Questions, answer, written_name
-from paceline.cluster.nodes import Node
 from paceline.cluster.placement import Room
-from paceline.cluster.readiness import places_of
 from paceline.config.loading import load_config
 from paceline.errors import EnvironmentFault
 from support.golden import Golden

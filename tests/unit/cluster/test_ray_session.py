@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import ray
 
+from paceline._compat.ray import UV_HOOK
 from paceline.cluster import private_ray, ray_session
-from paceline.cluster.ray_session import UV_HOOK, WATCHER, connected, is_private, prepare_environment, stay_in
+from paceline.cluster.ray_session import WATCHER, connected, is_private, prepare_environment, stay_in
 from paceline.errors import EnvironmentFault
 from support.golden import Golden
 

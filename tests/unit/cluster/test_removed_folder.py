@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline import Callback
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.train import train
 from paceline.engine.manifest import verify
 from paceline.errors import EnvironmentFault

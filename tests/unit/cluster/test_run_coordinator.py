@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.cluster.final_report import forget_outcome, read_outcome
 from paceline.cluster.kept_checkpoints import kept_checkpoints
-from paceline.cluster.run_coordinator import RunCoordinator, Status, forget_outcome, read_outcome
-from paceline.cluster.train_in_process import ProgressFeed
+from paceline.cluster.listener import ProgressFeed
+from paceline.cluster.run_coordinator import RunCoordinator, Status
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.engine.manifest import hash_file
 from paceline.storage.address import OUTCOME, RunStore

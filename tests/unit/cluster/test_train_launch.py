@@ -12,14 +12,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from paceline.cluster import train_worker
-from paceline.cluster.preflight import check_this_machine
-from paceline.cluster.python_objects import with_objects as with_all_objects
+from paceline.cluster.preflight import check_this_machine, require_shared_places
 from paceline.cluster.run_coordinator import RunCoordinator
-from paceline.cluster.run_identity import RunFolder, claim_run
+from paceline.cluster.run_folder import RunFolder
+from paceline.cluster.run_identity import claim_run
 from paceline.cluster.run_result import RunResult
-from paceline.cluster.train import prepare_launch, require_shared_places, train
-from paceline.cluster.train_in_process import train_in_process, worker_spec
-from paceline.cluster.train_launch import TrainLaunch
+from paceline.cluster.train import prepare_launch, train
+from paceline.cluster.train_in_process import train_in_process
+from paceline.cluster.train_launch import TrainLaunch, worker_spec
+from paceline.cluster.user_code import with_objects as with_all_objects
 from paceline.config.experiment import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.runs.reopening import load_run

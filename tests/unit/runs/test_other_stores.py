@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder
 from paceline.runs.elsewhere import recorded_elsewhere
 from paceline.tracking.run_record import RunRecord
 from support.golden import Golden

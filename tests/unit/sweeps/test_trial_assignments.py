@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.cluster.preflight import Resources
-from paceline.cluster.python_objects import python_objects, with_objects
+from paceline.cluster.user_code import python_objects, with_objects
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.synthetic import SyntheticConfig

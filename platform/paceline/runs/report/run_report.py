@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.run_coordinator import read_outcome
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.final_report import read_outcome
+from paceline.cluster.run_folder import RunFolder
 from paceline.direction import default_mode
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.errors import EnvironmentFault

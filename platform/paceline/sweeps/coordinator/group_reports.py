@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.cluster.final_report import FinalReport
-from paceline.cluster.run_coordinator import HINT_OF_UNRECORDED
+from paceline.cluster.final_report import HINT_OF_UNRECORDED, FinalReport
 from paceline.storage.store_faults import is_store_code
 from paceline.sweeps.coordinator.group_failures import GroupFailures
 from paceline.sweeps.coordinator.running_trial import RunningTrial

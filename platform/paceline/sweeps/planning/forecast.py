@@ -10,9 +10,10 @@ from itertools import count, islice, takewhile
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.preflight import local_resources, storage_of
+from paceline.cluster.final_report import read_outcome
+from paceline.cluster.preflight import local_resources
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_coordinator import read_outcome
+from paceline.cluster.run_folder import storage_of
 from paceline.cluster.run_identity import Intent
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster import placement
+from paceline.cluster.final_report import read_outcome
 from paceline.cluster.placement import Room, workers_on
 from paceline.cluster.preflight import Resources, of_fixed_size, requested, too_few_gpus, uses_gpu
-from paceline.cluster.run_coordinator import read_outcome
-from paceline.cluster.run_identity import RunFolder
+from paceline.cluster.run_folder import RunFolder
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig

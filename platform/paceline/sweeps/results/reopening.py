@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.name_lock import LOCK
+from paceline.cluster.run_folder import LOCK
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import with_absent_objects
 from paceline.config.shareable import secrets_of

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 from ray import tune
 
-from paceline.cluster.run_identity import link_or_copy
+from paceline.cluster.run_folder import link_or_copy
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.private_files import make_folder, restrict

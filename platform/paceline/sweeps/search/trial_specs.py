@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.cluster.preflight import Resources
-from paceline.cluster.python_objects import python_objects
 from paceline.cluster.train import record_params
+from paceline.cluster.user_code import python_objects
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig

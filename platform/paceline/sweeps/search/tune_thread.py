@@ -12,10 +12,9 @@ from typing import Any
 import ray
 from ray import tune
 
-from paceline.cluster.worker_group import first_line
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
-from paceline.errors import EnvironmentFault
+from paceline.errors import EnvironmentFault, first_line
 from paceline.full_disk import full_disk_error
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable

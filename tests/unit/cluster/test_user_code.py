@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.job_modules import modules_of_job, sent_modules
-from paceline.cluster.user_code import runtime_env
+from paceline.cluster.user_code import modules_of_job, runtime_env, sent_modules
 from paceline.config.experiment import ExperimentConfig, validate
 
 NEVER = "def build(**args):\n    raise AssertionError('it is sent, and not imported')\n"

@@ -1,26 +1,101 @@
-"""Choice of the finished run that `--extend` trains further, and the reasons to refuse it.
+"""Rules of resuming: which differences a config may have from that of the run that it continues, forks or extends.
 
-The extension is a run of its own. Its checkpoints begin with those of the finished run, which stays as it is; its file
-says which run it extends, and how far that one had come.
+An extension (`--extend`) is a run of its own. Its checkpoints begin with those of the finished run, which stays as it
+is; its file says which run it extends, and how far that one had come.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline.cluster.config_difference import MAY_DIFFER_ON_RESUME, config_difference, shown_value
+from paceline.cluster.run_folder import RunFolder
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
 from paceline.engine.manifest import STATE, BrokenCheckpoint, numbered, verify
 from paceline.errors import ConfigError, Problem
+from paceline.redaction import redact, redact_values
+from paceline.tracking.run_record import flatten
 
+CHANGES_NO_RESULT = (
+    "scaling",
+    "parallel",
+    "tracking",
+    "checkpoint",
+    "storage",
+    "data.num_workers",
+    "data.pin_memory",
+    "data.prefetch_factor",
+    "data.persistent_workers",
+    "data.cache",
+    "trainer.epochs",
+    "tuneup",
+)
+"""Keys and sections that change neither what is computed nor in which order."""
+MAY_DIFFER_ON_RESUME = (*CHANGES_NO_RESULT, "sweep")
+"""The same for a run, which passes the section `sweep` over."""
+DERIVED_FROM_SCALING = ("data.micro_batch_size", "trainer.gradient_accumulation_steps")
+"""How the same global batch is cut up; it has to follow when the number of workers changes."""
 MAY_DIFFER_WHEN_EXTENDED = (*MAY_DIFFER_ON_RESUME, "trainer.max_steps")
 EXTENDED_FROM = "extended_from"
 """Entry of a run's file: the id of the run that it extends."""
 EXTENDED_FROM_STEP = "extended_from_step"
 """Entry of a run's file: the last optimizer step of that run."""
+
+
+def config_difference(
+    old: Mapping[str, Any], new: Mapping[str, Any], may_differ: Sequence[str] = MAY_DIFFER_ON_RESUME
+) -> dict[str, tuple[Any, Any]]:
+    """What differs between two dumped configs and may not on resume: dotted key to (old, new).
+
+    Args:
+        may_differ: keys and sections whose differences are left out.
+    """
+    flat_old, flat_new = flatten(old), flatten(new)
+    same_scaling = old.get("scaling") == new.get("scaling")
+    free = may_differ if same_scaling else (*may_differ, *DERIVED_FROM_SCALING)
+    changed: dict[str, tuple[Any, Any]] = {}
+    for key in sorted(flat_old.keys() | flat_new.keys()):
+        before, after = flat_old.get(key), flat_new.get(key)
+        if before != after and not is_below(key, free):
+            changed |= _changed_entries(key, before, after)
+    return changed
+
+
+def _changed_entries(key: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    """What differs between two values: of two lists of components the entries, where these have different names."""
+    old, new = _by_name(before), _by_name(after)
+    if old is None or new is None:
+        return {key: (before, after)}
+    changed: dict[str, tuple[Any, Any]] = {}
+    for name in {**old, **new}:
+        place, one, other = f"{key}.{name}", old.get(name), new.get(name)
+        if one is None or other is None:
+            changed[place] = one, other
+            continue
+        fields, others = flatten(one, f"{place}."), flatten(other, f"{place}.")
+        pairs = {field: (fields.get(field), others.get(field)) for field in sorted({**fields, **others})}
+        changed |= {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
+    return changed or {key: (before, after)}  # only their order differs
+
+
+def _by_name(value: Any) -> dict[str, Mapping[str, Any]] | None:
+    """The entries of a list of components; None where they have no names, or two the same."""
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        return None
+    entries = {str(each.get("name") or each.get("path")): each for each in value}
+    return entries if len(entries) == len(value) else None
+
+
+def is_below(key: str, places: Sequence[str]) -> bool:
+    """Whether a dotted key is one of some keys, or in one of some sections."""
+    return any(key == each or key.startswith(f"{each}.") for each in places)
+
+
+def shown_value(key: str, value: Any) -> str:
+    """A value of the config as errors show it, without what must not be shown."""
+    return redact(repr(redact_values({key: value})[key]))
 
 
 @dataclass(frozen=True)
@@ -188,3 +263,77 @@ def _count(number: int, word: str) -> str:
 
 def _nothing(reason: str, hint: str) -> ConfigError:
     return ConfigError([Problem("nothing-to-extend", reason, "name", hint=hint)])
+
+
+def nothing_to_resume(word: str, place: object) -> ConfigError:
+    """Return the error of a command that is only to resume, where nothing of the name is unfinished.
+
+    Args:
+        word: what a user calls it: run, sweep or tune-up.
+    """
+    reason = f"there is no unfinished {word} in {place}"
+    return ConfigError([Problem("resume", reason, "name", hint="leave --resume out to start one")])
+
+
+Warn = Callable[[str], object]
+"""Takes a message for the user."""
+
+
+def check_start_from_scratch(
+    run_id: str, content: Mapping[str, Any], config: ExperimentConfig, fork: bool, warn: Warn
+) -> None:
+    """Check that a new run beside a finished one is what the user expects.
+
+    Args:
+        run_id: of the finished run, the newest of its name.
+        content: of its file.
+
+    Raises:
+        ConfigError: the user has asked to branch off.
+    """
+    if fork:
+        reason = f"the newest run of {config.name!r}, {run_id}, is finished; --fork branches off an unfinished one"
+        hint = "train it further with --extend, or start from scratch with --new"
+        raise ConfigError([Problem("nothing-to-fork", reason, "name", hint=hint)])
+    other = [key for key in MAY_DIFFER_ON_RESUME if key != "trainer.epochs"]
+    difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), other)
+    if difference:
+        changes = ", ".join(
+            f"{key} {shown_value(key, before)} -> {shown_value(key, after)}"
+            for key, (before, after) in difference.items()
+        )
+        warn(f"the run {run_id} of {config.name!r} is finished; this one starts from scratch with {changes}")
+
+
+def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentConfig, fork: bool) -> bool:
+    """Whether to branch off an unfinished run, rather than continue with it.
+
+    Args:
+        content: what its file says.
+
+    Raises:
+        ConfigError: its config is another one, and nobody has asked to branch off.
+    """
+    difference = config_difference(content.get("config", {}), config.model_dump(mode="json"))
+    if difference and not fork:
+        hint = "undo the change to continue it, branch off its newest checkpoint with --fork, or start again with --new"
+        raise other_config("run", config.name, unfinished, difference, hint)
+    return bool(difference)
+
+
+def other_config(
+    kind: str, name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]], hint: str
+) -> ConfigError:
+    """The error of a config that differs from that of the run, or sweep, that it would continue with."""
+    return ConfigError(
+        [
+            Problem(
+                "resume",
+                f"the unfinished {kind} {unfinished.run_id} of {name!r} has {shown_value(key, before)}, "
+                f"this config has {shown_value(key, after)}",
+                key,
+                hint=hint,
+            )
+            for key, (before, after) in difference.items()
+        ]
+    )

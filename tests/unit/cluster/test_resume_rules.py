@@ -1,4 +1,4 @@
-"""Which finished run `--extend` trains further, and what it is refused for."""
+"""Differences between configs, the finished run that `--extend` trains further, and the reasons to refuse it."""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.cluster.resume_rules import config_difference
 from paceline.cluster.run_identity import ClaimedRun, claim_run
 from paceline.cluster.train import make_record, prepare_launch, train
-from paceline.cluster.train_in_process import worker_spec
+from paceline.cluster.train_launch import worker_spec
 from paceline.config.derived import derive
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem
@@ -16,6 +17,10 @@ from paceline.tracking import metrics
 from support.cluster.coordinators import Events
 from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
+
+STOP = {"name": "early_stopping", "patience": 3}
+EMA = {"name": "ema", "decay": 0.999}
+OWN = {"path": "own:Log", "args": {"every": 1}}
 
 
 def config(**changes: Any) -> Any:
@@ -154,3 +159,25 @@ def test_one_thing_is_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         train(config(storage__path=str(tmp_path)), extend=True, **other)
     assert [problem.code for problem in caught.value.problems] == ["contradiction"]
+
+
+# Differences between two configs
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        ([STOP, EMA], [{**STOP, "patience": 5}, EMA], {"callbacks.early_stopping.patience": (3, 5)}),
+        ([STOP, OWN], [STOP, {**OWN, "args": {"every": 2}}], {"callbacks.own:Log.args.every": (1, 2)}),
+        ([STOP], [STOP, EMA], {"callbacks.ema": (None, EMA)}),
+        ([STOP, EMA], [EMA], {"callbacks.early_stopping": (STOP, None)}),
+        ([STOP, EMA], [EMA, STOP], {"callbacks": ([STOP, EMA], [EMA, STOP])}),
+        ([EMA, EMA], [EMA], {"callbacks": ([EMA, EMA], [EMA])}),
+        ([1, 2], [1, 3], {"callbacks": ([1, 2], [1, 3])}),
+        (None, [EMA], {"callbacks": (None, [EMA])}),
+    ],
+)
+def test_a_list_of_components_differs_in_its_changed_entries(
+    old: Any, new: Any, difference: dict[str, tuple[Any, Any]]
+) -> None:
+    assert config_difference({"callbacks": old}, {"callbacks": new}) == difference

@@ -8,9 +8,16 @@ import psutil
 import pytest
 import yaml
 
-from paceline.cluster import autoscaling
-from paceline.cluster.autoscaling import Autoscaler, autoscaler_of, autoscaler_text, config_on_head
-from paceline.cluster.nodes import Node, named, nodes_text
+from paceline.cluster import capacity
+from paceline.cluster.capacity import (
+    Autoscaler,
+    Node,
+    autoscaler_of,
+    autoscaler_text,
+    config_on_head,
+    named,
+    nodes_text,
+)
 from paceline.cluster.placement import NodeType, Room
 from support.golden import Golden
 
@@ -71,7 +78,7 @@ def test_the_config_is_that_of_this_clusters_monitor(tmp_path: Path, monkeypatch
 
 def test_on_kubernetes_it_is_the_clusters_own_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     entries: dict[tuple[str, str], Any] = {("mine", "training"): {**CONFIG, "provider": "no business of ours"}}
-    monkeypatch.setattr(autoscaling, "kuberay_autoscaling_config", lambda *names: entries[names])
+    monkeypatch.setattr(capacity, "kuberay_autoscaling_config", lambda *names: entries[names])
     monkeypatch.setattr(psutil, "process_iter", lambda _: iter(()))
     monkeypatch.setenv("RAY_CLUSTER_NAME", "mine")
     monkeypatch.setenv("RAY_CLUSTER_NAMESPACE", "training")

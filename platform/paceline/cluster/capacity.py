@@ -1,16 +1,20 @@
-"""Nodes that an autoscaler may add to the cluster, as far as Ray reports them."""
+"""Capacity of a cluster: its nodes, their free resources, and the nodes that an autoscaler may add."""
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from paceline._compat.ray import kuberay_autoscaling_config, reported_cluster_config
-from paceline.cluster.nodes import Node
+from paceline._compat.ray import draining_nodes, kuberay_autoscaling_config, reported_cluster_config
 from paceline.cluster.placement import NodeType, Room, room_text
 
+NODE_GROUP = "ray.io/node-group"
+"""The label that autoscalers give a node, with the name of its type."""
+SHOWN_ADDRESSES = 4
 HEAD = "node:__internal_head__"
 """A resource of the head node alone."""
 ANSWER_SECONDS = 30.0
@@ -19,6 +23,115 @@ DEFAULT_MOST = 2
 _KEPT = ("available_node_types", "head_node_type", "max_workers")
 """Of a config; the rest is not ours to carry around."""
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is alive and stays."""
+
+    id: str
+    address: str
+    total: Room
+    free: Room
+    """What nobody has taken at the moment."""
+    kind: str = ""
+    """Name of its type, where an autoscaler has told it."""
+    is_head: bool = False
+    name: str = ""
+    """For people: the address, with a part of the id where several nodes share an address."""
+
+
+def alive_nodes() -> list[Node]:
+    """The cluster's nodes, the head first. Those that are draining are left out."""
+    import ray
+
+    leaving, free = draining_nodes(), _free()
+    nodes = []
+    for told in ray.nodes():
+        if told["Alive"] and told["NodeID"] not in leaving:
+            total = _room(told["Resources"])
+            nodes.append(
+                Node(
+                    id=told["NodeID"],
+                    address=told["NodeManagerAddress"],
+                    total=total,
+                    free=free.get(told["NodeID"], total),
+                    kind=told.get("Labels", {}).get(NODE_GROUP, ""),
+                    is_head=HEAD in told["Resources"],
+                )
+            )
+    return named(sorted(nodes, key=lambda node: (not node.is_head, node.address, node.id)))
+
+
+def named(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes with names that tell them apart."""
+    addresses = [node.address for node in nodes]
+    return [
+        replace(
+            node, name=node.address if addresses.count(node.address) == 1 else f"{node.address} (node {node.id[:8]})"
+        )
+        for node in nodes
+    ]
+
+
+def rooms_of(nodes: Sequence[Node]) -> list[Room]:
+    """Return all that each node has."""
+    return [node.total for node in nodes]
+
+
+def free_rooms(nodes: Sequence[Node]) -> list[Room]:
+    """Return the part of each node that is free."""
+    return [node.free for node in nodes]
+
+
+def here() -> str:
+    """Id of the node that this process is connected to."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def cluster_status() -> Any:
+    """Ray's own account of nodes, launches and failures; None where this version of Ray does not tell."""
+    with suppress(Exception):  # inner parts of Ray: errors of many classes
+        import ray
+        from ray.autoscaler.v2.sdk import get_cluster_status
+
+        return get_cluster_status(ray.get_runtime_context().gcs_address)
+    return None
+
+
+def nodes_text(nodes: Sequence[Node], free: bool = False) -> str:
+    """Such as `2 nodes with 8 CPU cores each (10.0.0.1, 10.0.0.2)`, alike ones together."""
+
+    def room_of(node: Node) -> Room:
+        return node.free if free else node.total
+
+    def size(node: Node) -> tuple[float, float]:
+        return room_of(node).gpus, room_of(node).cpus
+
+    texts = []
+    for _, alike in groupby(sorted(nodes, key=size, reverse=True), key=size):
+        group = list(alike)
+        names = ", ".join(node.name for node in group[:SHOWN_ADDRESSES]) + (", ..." if group[SHOWN_ADDRESSES:] else "")
+        count = "1 node" if len(group) == 1 else f"{len(group)} nodes"
+        texts.append(f"{count} with {room_text(room_of(group[0]), each=len(group) > 1)} ({names})")
+    return ", ".join(texts) or "no nodes"
+
+
+def _free() -> dict[str, Room]:
+    status = cluster_status()
+    if status is None:
+        return {}
+    return {
+        node.node_id: _room(node.available_resources())
+        for node in [*status.active_nodes, *status.idle_nodes]
+        if node.resource_usage is not None
+    }
+
+
+def _room(resources: Any) -> Room:
+    return Room(float(resources.get("CPU", 0.0)), float(resources.get("GPU", 0.0)))
 
 
 @dataclass(frozen=True)
@@ -52,7 +165,7 @@ def autoscaler_of(config: Mapping[str, Any], nodes: Sequence[Node]) -> Autoscale
     types, left = [], [node for node in nodes if not node.is_head]
     workers = len(left)
     for name, each in known.items():
-        room = Room(float(each["resources"].get("CPU", 0)), float(each["resources"].get("GPU", 0)))
+        room = _room(each["resources"])
         own = [node for node in left if node.kind == name or (not node.kind and node.total == room)]
         left = [node for node in left if node not in own]
         most = int(each.get("max_workers", DEFAULT_MOST if limit is None else limit))
@@ -141,3 +254,27 @@ def _of_kubernetes() -> dict[str, Any] | None:
     except Exception as error:  # no right to look, or another version: errors of many classes
         return {"unknown": f"the RayCluster {cluster} cannot be read: {type(error).__name__}"}
     return None if config is None else {key: config[key] for key in _KEPT if key in config}
+
+
+def nodes_without_autoscaler(listed: Any, status: Any) -> list[Node]:
+    """The cluster's nodes, from what the dashboard answers; none where an autoscaler may add some.
+
+    Ray's monitor reports each node as a type of its own, named after its id, exactly when there is nothing to scale.
+    """
+    entries = listed["data"]["result"]["result"]
+    alive = [entry for entry in entries if entry["state"] == "ALIVE"]
+    types = {_plain(name) for name in status["data"]["clusterStatus"]["autoscalerReport"]["activeNodes"]}
+    if types != {_plain(f"node_{entry['node_id']}") for entry in alive}:
+        return []
+    return named(sorted(map(_node, alive), key=lambda node: (not node.is_head, node.address, node.id)))
+
+
+def _node(entry: Any) -> Node:
+    room = _room(entry["resources_total"])
+    kind = str(entry["labels"].get(NODE_GROUP, ""))
+    return Node(entry["node_id"], entry["node_ip"], room, room, kind, bool(entry["is_head_node"]))
+
+
+def _plain(name: str) -> str:
+    """A name as it is, and as the dashboard writes keys: `node_5fab` becomes `node5Fab`."""
+    return name.replace("_", "").lower()
