@@ -35,7 +35,7 @@ class Node:
     free: Room
     """What nobody has taken at the moment."""
     kind: str = ""
-    """Name of its type, where an autoscaler has told it."""
+    """Name of its type, where an autoscaler reports it."""
     is_head: bool = False
     name: str = ""
     """For people: the address, with a part of the id where several nodes share an address."""
@@ -156,7 +156,7 @@ def find_autoscaler(nodes: Sequence[Node]) -> Autoscaler | None:
 
 
 def autoscaler_of(config: Mapping[str, Any], nodes: Sequence[Node]) -> Autoscaler | None:
-    """What is left to add by a config in the words of Ray's `cluster.yaml`."""
+    """Return what is left to add by a config in the words of Ray's `cluster.yaml`."""
     if reason := config.get("unknown"):
         return Autoscaler(unknown=str(reason))
     limit = config.get("max_workers")

@@ -80,7 +80,7 @@ class Evaluated:
     metrics: dict[str, float]
 
     def to_json(self) -> dict[str, Any]:
-        """As `paceline evaluate --json` prints it."""
+        """Return the JSON of `paceline evaluate --json`."""
         # JSON knows no NaN
         metrics = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
         shown: dict[str, Any] = redact_tree({**vars(self), "metrics": metrics})
@@ -106,7 +106,7 @@ class Predicted:
     """Of each tensor or column, by name; -1 for a dimension that differs from sample to sample."""
 
     def to_json(self) -> dict[str, Any]:
-        """As `paceline predict --json` prints it."""
+        """Return the JSON of `paceline predict --json`."""
         shown: dict[str, Any] = redact_tree({**vars(self), "output": str(self.output)})
         return shown
 
@@ -140,7 +140,7 @@ def predict_run(run: TrainedRun, name: str, output: str | Path, options: Evaluat
 
 
 def predicted_tensors(run: TrainedRun, name: str, options: EvaluationOptions) -> dict[str, Any]:
-    """The same as tensors on the CPU, by name."""
+    """Return the predictions as tensors on the CPU, by name."""
     from safetensors.torch import load_file
 
     with _working_folder(run) as folder:
@@ -235,7 +235,7 @@ def _worker_spec(config: ExperimentConfig, address: str | None) -> Any:
 
 
 def _values(launch: EvaluationLaunch) -> dict[str, float]:
-    """What the workers have found.
+    """Return what the workers have found.
 
     Raises:
         PacelineError: they failed.

@@ -105,7 +105,7 @@ def _whole(place: str) -> ChosenCheckpoint:
     try:
         return ChosenCheckpoint(place, folder, verify(folder))
     except BrokenCheckpoint as error:
-        message = f"{folder} is no whole checkpoint: {error}; name another one with checkpoint step-N"
+        message = f"{folder} is not a whole checkpoint: {error}; name another one with checkpoint step-N"
         raise EnvironmentFault(message, "broken-checkpoint", path=place) from None
 
 
@@ -234,7 +234,7 @@ class EvaluationRequest:
     """Where the predictions of each rank are written to, a folder or an address; empty: metrics are wanted."""
 
     def travelling(self) -> "EvaluationRequest":
-        """The same with its Python objects pickled."""
+        """Return a copy with its Python objects pickled."""
         return replace(self, worker_spec=self.worker_spec.travelling())
 
 

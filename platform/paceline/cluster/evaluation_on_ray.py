@@ -46,7 +46,7 @@ class EvaluationResults:
             self._ending = ending
 
     def ending(self) -> dict[str, Any] | None:
-        """How the workers ended; None while they are at work."""
+        """Return how the workers ended; None while they are at work."""
         return self._ending
 
     def workers(self) -> list[bytes]:
@@ -55,7 +55,7 @@ class EvaluationResults:
 
 
 def evaluate_on_ray(launch: EvaluationLaunch) -> dict[str, Any]:
-    """How the workers ended, see `evaluation_worker.evaluate_rank`."""
+    """Return how the workers ended, see `evaluation_worker.evaluate_rank`."""
     with writable(launch.folder):
         make_folder(launch.folder)
     prepare_environment()

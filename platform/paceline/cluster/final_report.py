@@ -23,7 +23,7 @@ class FinalReport(NamedTuple):
     unrecorded: Sequence[MetricReading] = ()
     """What the coordinator has not said to be safe, in the order of the steps."""
     lost: int = 0
-    """How many readings were let go, since the coordinator had been away for too long."""
+    """Number of readings that were dropped, since the coordinator had been away for too long."""
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> "FinalReport":
@@ -37,12 +37,12 @@ class FinalReport(NamedTuple):
 
 
 def lost_text(readings: int) -> str:
-    """What is said of readings that were let go."""
-    return f"{readings} readings of metrics were let go: what records them did not take any for too long"
+    """Return the warning about readings that were dropped."""
+    return f"{readings} readings of metrics were dropped: what records them did not take any for too long"
 
 
 def unrecorded_text(step: int) -> str:
-    """What is said of metrics that could not be recorded, from an optimizer step on."""
+    """Return the warning about metrics that could not be recorded, from an optimizer step on."""
     return f"the metrics from step {step} on could not be recorded, and are lost; {HINT_OF_UNRECORDED}"
 
 
@@ -56,7 +56,7 @@ def write_outcome(folder: Path, ending: Mapping[str, Any]) -> None:
 
 
 def read_outcome(folder: Path) -> dict[str, Any] | None:
-    """How training ended, as a coordinator wrote it down; None when it did not, or when the file is damaged."""
+    """Return how training ended, as a coordinator wrote it down; None when it did not, or when the file is damaged."""
     try:
         outcome = json.loads((folder / OUTCOME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -65,7 +65,7 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_whole(outcome: Mapping[str, Any]) -> bool:
-    """Whether what is there of an outcome is what it should be."""
+    """Return whether what is there of an outcome is what it should be."""
     counts = [outcome[name] for name in ("step", "epoch", "samples", "peak_memory_bytes") if name in outcome]
     values, failure = outcome.get("metrics", {}), outcome.get("failure", {})
     return (
@@ -89,5 +89,5 @@ def forget_outcome(folder: Path) -> None:
 
 
 def without_secrets(ending: dict[str, Any]) -> dict[str, Any]:
-    """How training ended, with its failure hidden once more: a worker does not know the secrets of the command line."""
+    """Return how training ended, without secrets of the command line, which a worker does not know."""
     return {**ending, "failure": redact_tree(ending["failure"])} if "failure" in ending else ending

@@ -62,7 +62,7 @@ def find_weights(text: str, storage: Path | StoreAddress) -> FoundWeights:
 
 
 def weights_finder(config: ExperimentConfig) -> Callable[[str], Path]:
-    """What finds weights for the engine, on each worker."""
+    """Return what finds weights for the engine, on each worker."""
     return lambda text: find_weights(text, storage_of(config)).place
 
 
@@ -142,7 +142,7 @@ def _of_run(folder: Path, text: str) -> FoundWeights:
     for _, path in numbered(folder / CHECKPOINTS):
         with suppress(BrokenCheckpoint):
             verify(path)
-            # a run that is not finished may come to have newer ones
+            # a run that is not finished may save newer ones
             is_final = _status(folder) == "finished"
             return FoundWeights(path, text if is_final else f"{text.rstrip('/')}/{CHECKPOINTS}/{path.name}")
     reason = f"the run in {folder} has no whole checkpoint"
@@ -224,7 +224,7 @@ def _none(text: str, storage: Path | StoreAddress) -> ConfigError:
     names = sorted(each.name for each in _folders(storage) if _runs_in(each))
     more = [f"and {len(names) - SHOWN_NAMES} more"] if len(names) > SHOWN_NAMES else []
     there = f"{storage} has the runs of {', '.join([*names[:SHOWN_NAMES], *more])}" if names else "it holds no run"
-    reason = f"{text!r} is no file, and no run in {storage}"
+    reason = f"{text!r} is neither a file nor a run in {storage}"
     return ConfigError([Problem("no-weights", reason, KEY, hint=f"{there}; write NAME, NAME/ID or the path of a file")])
 
 

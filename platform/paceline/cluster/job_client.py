@@ -37,7 +37,7 @@ _TOKEN_HINT = (
 
 
 def job_address(option: str | None = None) -> str:
-    """Where the jobs go: the option, else what Ray's variables say, else this machine's dashboard or tunnel."""
+    """Return where the jobs go: the option, else what Ray's variables say, else this machine's dashboard or tunnel."""
     found = (value.strip() for value in (option or "", *(os.environ.get(name, "") for name in VARIABLES)))
     return next((value for value in found if value), DEFAULT_ADDRESS).rstrip("/")
 
@@ -49,7 +49,7 @@ def connect(address: str) -> "JobSubmissionClient":
         address: `http://host:port` of a dashboard, or another address of a cluster, as `ray job submit` takes it.
 
     Raises:
-        EnvironmentFault: nothing answers, or it asks for a token, or it is no dashboard of Ray's.
+        EnvironmentFault: nothing answers, or it asks for a token, or it is not a dashboard of Ray's.
     """
     prepare_environment()
     url = address if "://" in address and not address.startswith("ray://") else _dashboard_of(address)
@@ -85,7 +85,7 @@ def asking(url: str) -> Iterator[None]:
 
 
 def is_unknown(error: Exception) -> bool:
-    """Whether Ray's client says by this error that there is no such job."""
+    """Return whether Ray's client says by this error that there is no such job."""
     return "status code 404" in str(error)
 
 

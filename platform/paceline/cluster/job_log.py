@@ -150,7 +150,7 @@ class LogFollower:
 
 
 def _lost_errors() -> tuple[type[Exception], ...]:
-    """What a lost connection raises; Ray's client adds errors of its own to those of its libraries."""
+    """Return what a lost connection raises; Ray's client adds errors of its own to those of its libraries."""
     import aiohttp
     import requests
 
@@ -180,7 +180,7 @@ def _short(error: BaseException) -> str:
 
 
 def _result_in(line: str) -> dict[str, Any] | None:
-    """What `--json` prints at a command's end, if that is what a line holds."""
+    """Return what `--json` prints at a command's end, if that is what a line holds."""
     if not (line.startswith("{") and line.rstrip().endswith("}")):
         return None
     with suppress(ValueError):

@@ -54,7 +54,7 @@ class JobEnvironment:
     """The file that they come from, as it is named in messages; empty for none."""
 
     def to_ray(self, archive: str) -> dict[str, Any]:
-        """As Ray's client takes it.
+        """Return it as Ray's client takes it.
 
         Args:
             archive: a zip file with the working folder. Its excludes are applied already: Ray would apply them to the
@@ -65,7 +65,7 @@ class JobEnvironment:
         return {**self.others, **own, "env_vars": dict(self.env_vars)}
 
     def shown(self) -> dict[str, Any]:
-        """The same without secrets, as it is shown before anything is sent."""
+        """Return it without secrets, to be shown before anything is sent."""
         return {**self.to_ray(str(self.folder)), "env_vars": redact_values(self.env_vars)}
 
     def open_secrets(self) -> list[str]:
@@ -126,7 +126,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise _problem(str(file), f"the file cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        raise _problem(str(file), f"is no YAML: {' '.join(str(error).split())}") from None
+        raise _problem(str(file), f"is not YAML: {' '.join(str(error).split())}") from None
     if entries is None:
         return {}
     if not isinstance(entries, dict) or not all(isinstance(key, str) for key in entries):
@@ -189,11 +189,11 @@ class JobFolder:
         return sum(self.files.values())
 
     def has(self, place: Path) -> bool:
-        """Whether a file of the folder travels."""
+        """Return whether a file of the folder travels."""
         return place.relative_to(self.folder).as_posix() in self.files
 
     def has_some_below(self, place: Path) -> bool:
-        """Whether some file below this folder, or one in it, travels."""
+        """Return whether some file below this folder, or one in it, travels."""
         return any((self.folder / name).is_relative_to(place) for name in self.files)
 
     def write(self, archive: Path) -> None:
@@ -227,7 +227,7 @@ def look_through(folder: Path, excludes: Sequence[str] = (), most_bytes: int | N
     Args:
         folder: absolute.
         excludes: patterns in the words of `.gitignore`.
-        most_bytes: what it may come to; by default what Ray's dashboard takes.
+        most_bytes: its limit; by default the size that Ray's dashboard takes.
 
     Raises:
         EnvironmentFault: it is more.

@@ -78,7 +78,7 @@ class JobPlan:
         return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
 
     def rows(self) -> list[tuple[str, str]]:
-        """What is sent, by label."""
+        """Return what is sent, by label."""
         shown = self.environment.shown()
         rows = [
             ("command", redact(self.entrypoint)),
@@ -91,7 +91,7 @@ class JobPlan:
         return rows + [("warning", text) for text in self.warnings]
 
     def to_json(self) -> dict[str, Any]:
-        """The same for `--json`."""
+        """Return the plan for `--json`."""
         sizes = {"files": len(self.folder.files), "size_bytes": self.folder.size_bytes}
         return {
             "kind": self.kind,

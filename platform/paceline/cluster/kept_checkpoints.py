@@ -23,14 +23,14 @@ def kept_checkpoints(folder: Path, points: Iterable[MetricPoint], run_id: str = 
 
     Args:
         points: all that were recorded of the run: those of a checkpoint's own step go with it.
-        run_id: Paceline's id of the run, where another one is to tell of them.
+        run_id: Paceline's id of the run, where another one is to report them.
     """
     kept = {step: (path.as_uri(), digest) for step, path in numbered(folder) if (digest := _weights_digest(path))}
     return _models(kept, points, run_id)
 
 
 def stored_checkpoints(run: RunStore, points: Iterable[MetricPoint], run_id: str = "") -> list[CheckpointModel]:
-    """The same for a run in an object store.
+    """Return the checkpoints of a run in an object store likewise.
 
     Raises:
         EnvironmentFault: the store cannot be used.
@@ -50,7 +50,7 @@ def _models(kept: Mapping[int, tuple[str, str]], points: Iterable[MetricPoint], 
 
 
 def _weights_digest(checkpoint: Path) -> str:
-    """As the manifest has it; empty for a folder whose manifest cannot be read, which is no checkpoint."""
+    """Return the digest in the manifest; empty where that cannot be read, in a folder that is not a checkpoint."""
     try:
         return _digest((checkpoint / MANIFEST).read_bytes())
     except OSError:

@@ -24,21 +24,21 @@ class RunProgress:
 
 
 class Events(Protocol):
-    """Told of what happens besides."""
+    """Takes events of a run."""
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
         """A checkpoint, a resume, a warning."""
 
 
 class Stages(Events, Protocol):
-    """Told of the launch, too."""
+    """Takes the stages of the launch, too."""
 
     def stage(self, text: str) -> None:
         """A stage of the launch begins: `starting Ray`, say."""
 
 
 class Listener(Stages, Protocol):
-    """Told of a run's stages and progress. The command line has one that draws a bar."""
+    """Takes a run's stages and progress. The command line has one that draws a bar."""
 
     def planned(self, lines: list[tuple[str, str]]) -> None:
         """The derived values, before anything is launched."""

@@ -17,7 +17,7 @@ GATHER_SECONDS = 0.25
 RETRY_SECONDS = 1.0
 """How soon what could not be delivered is tried again."""
 MOST_READINGS = 20_000
-"""So many are kept for a coordinator that does not take them, some tens of MiB; later ones are let go, and counted."""
+"""Number kept for a coordinator that does not take them, some tens of MiB; later ones are dropped, and counted."""
 READINGS_PER_DELIVERY = 1000
 
 
@@ -27,7 +27,7 @@ class MetricBuffer:
     Args:
         deliver: gives readings to the coordinator; returns whether they are safe. May take long. What it raises counts
             as no, and is reported by `flush`.
-        on_full: is called, by whoever puts something in, when a reading is let go for the first time.
+        on_full: is called, by whoever puts something in, when a reading is dropped for the first time.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class MetricBuffer:
         self._deliver = deliver
         self._on_full = on_full
         self.lost = 0
-        """How many readings were let go."""
+        """Number of readings that were dropped."""
         self._lost_told = 0
         self._new: deque[MetricReading] = (
             deque()
@@ -60,7 +60,7 @@ class MetricBuffer:
 
     def flush(self, timeout_seconds: float) -> bool:
         """Deliver everything now, and wait for that; whether all is safe. False as soon as an attempt has failed, and
-        when a reading was let go since the last call.
+        when a reading was dropped since the last call.
 
         Raises:
             Exception: the one that the last attempt has raised.
@@ -80,7 +80,7 @@ class MetricBuffer:
             return self._safe >= goal and not lost
 
     def unsafe(self) -> list[MetricReading]:
-        """What the coordinator has not said to be safe."""
+        """Return what the coordinator has not said to be safe."""
         with self._changed:
             self._collect()
             return list(self._kept)

@@ -134,7 +134,7 @@ class Rank:
         use_interface(address)
 
     def meeting(self) -> str:
-        """Where the processes may meet, if this is the first one."""
+        """Return where the processes may meet, if this is the first one."""
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         with socket.socket(family) as free:
             free.bind((self._address, 0))

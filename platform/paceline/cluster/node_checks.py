@@ -40,7 +40,7 @@ def check_nodes(nodes: Sequence[Node], driver: str, storage: str, places: Sequen
         driver: id of the node that the driver is connected to.
         storage: folder of the runs, which the driver has made, or an address.
         places: files and folders of the data, which each node needs.
-        listener: told of what differs, but may.
+        listener: takes the differences that are allowed.
 
     Raises:
         EnvironmentFault: a node does not answer, has another Python, Ray or torch, or lacks storage or data.
@@ -77,7 +77,7 @@ def dependencies() -> tuple[str, ...]:
 
 
 def answer_seconds() -> float:
-    """How long nodes may take, by what this job has them set up first."""
+    """Return how long nodes may take, by what this job has them set up first."""
     import ray
 
     if not ray.is_initialized():  # Ray would connect by itself, to whatever cluster it has last heard of
@@ -89,7 +89,7 @@ def answer_seconds() -> float:
 
 
 def silence_fault(reasons: Mapping[Node, str], seconds: float) -> str:
-    """What is said of nodes that did not answer: for each the reason, empty where it only took too long."""
+    """Return what is said of nodes that did not answer: for each the reason, empty where it only took too long."""
     texts = [f"{node.name}: {reason or f'no answer within {seconds:g} s'}" for node, reason in reasons.items()]
     return (
         f"{_nodes(len(texts))} cannot run anything: {'; '.join(texts)}: look there for a full disk, too little memory "
@@ -98,7 +98,7 @@ def silence_fault(reasons: Mapping[Node, str], seconds: float) -> str:
 
 
 def software_fault(own: Answers, answers: Mapping[Node, Answers]) -> str:
-    """What is wrong with the nodes' software, as a table of who has what; empty for nothing."""
+    """Return what is wrong with the nodes' software, as a table of who has what; empty for nothing."""
     expected = _strict(own)
     differing = {node: _strict(told) for node, told in answers.items() if _strict(told) != expected}
     if not differing:
@@ -114,7 +114,7 @@ def software_fault(own: Answers, answers: Mapping[Node, Answers]) -> str:
 
 
 def differences(own: Answers, answers: Mapping[Node, Answers]) -> list[str]:
-    """What differs without being in the way: a sentence for each package."""
+    """Return what differs without being in the way: a sentence for each package."""
     texts = []
     for name in (*own.versions, "torch's build"):
         if name in STRICT:
@@ -131,7 +131,7 @@ def differences(own: Answers, answers: Mapping[Node, Answers]) -> list[str]:
 
 
 def data_fault(answers: Mapping[Node, Answers]) -> str:
-    """Which nodes lack which of the data; empty for none."""
+    """Return which nodes lack which of the data; empty for none."""
     lacking: dict[str, list[str]] = {}
     for node, told in answers.items():
         for place in told.missing:
@@ -146,7 +146,7 @@ def data_fault(answers: Mapping[Node, Answers]) -> str:
 
 
 def storage_fault(answers: Mapping[Node, Answers], storage: str, token: str) -> str:
-    """Which nodes do not see the storage as this process does; empty for none. Their own files are removed there."""
+    """Return which nodes do not see the storage as this process does; empty for none. Removes their own files there."""
     faults = {node: told.storage_fault for node, told in answers.items()}
     if token:
         for node, fault in faults.items():
@@ -185,13 +185,13 @@ def file_in(storage: str) -> Iterator[str]:
         for file in (folder / token, *folder.glob(f"{token}-*")):
             with suppress(OSError):
                 file.unlink()
-        for place in lacking:  # as it was, unless somebody has come to use it
+        for place in lacking:  # as it was, unless somebody uses it by now
             with suppress(OSError):
                 place.rmdir()
 
 
 def answers_in(found: Mapping[Node, Any]) -> dict[Node, Answers]:
-    """What the nodes answered.
+    """Return what the nodes answered.
 
     Raises:
         EnvironmentFault: one did not.

@@ -75,7 +75,7 @@ def answer(questions: Questions, mark: str = "") -> Answers:
 
 
 def torch_build() -> str:
-    """What torch was built for, without importing it: `cpu`, or a version of CUDA; empty where it does not say."""
+    """Return what torch was built for, `cpu` or a version of CUDA, without importing it; empty if unknown."""
     spec = find_spec("torch")
     try:
         text = (Path(spec.origin).parent / "version.py").read_text() if spec and spec.origin else ""
@@ -91,7 +91,7 @@ def written_name(token: str, mark: str) -> str:
 
 
 def is_seen(file: Path) -> bool:
-    """Whether a file is there, or comes to be seen soon."""
+    """Return whether a file is there, or is seen soon."""
     end = time.monotonic() + SIGHT_SECONDS
     while not file.exists():
         if time.monotonic() > end:
@@ -120,7 +120,7 @@ def _look_at_storage(questions: Questions, mark: str) -> str:
 
 
 def _look_at_address(address: str) -> str:
-    """Whether an object store can be used from here."""
+    """Return whether an object store can be used from here."""
     from paceline.storage.address import parse
     from paceline.storage.remote_folder import RemoteFolder
 
@@ -153,7 +153,7 @@ def run_on(node: str, function: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def all_of(tasks: Sequence[Any], seconds: float) -> list[Any]:
-    """What each task returned, an exception in place of what it raised, and a TimeoutError where it took too long."""
+    """Return the result of each task, or the exception that it raised; a TimeoutError where it took too long."""
     import ray
 
     done, _ = ray.wait(list(tasks), num_returns=len(tasks), timeout=seconds) if tasks else ([], [])
@@ -228,7 +228,7 @@ def _links(torch: Any, count: int) -> str:
 
 
 def nvlinks(table: str) -> int | None:
-    """How many ordered pairs of GPUs `nvidia-smi topo -m` shows as joined by NVLink; None for another text."""
+    """Return how many ordered pairs of GPUs `nvidia-smi topo -m` shows as joined by NVLink; None for another text."""
     rows = [line.split() for line in table.splitlines() if re.match(r"\s*GPU\d+\s", line)]
     rows = [row for row in rows if "X" in row]
     if not rows:
@@ -255,7 +255,7 @@ def _network(address: str) -> str:
     if name is None:
         return f"no interface has the address {address}"
     speed = megabits(name)
-    text = f"{name}, {f'{speed / 1000:g} Gbit/s' if speed else 'speed not told'}"
+    text = f"{name}, {f'{speed / 1000:g} Gbit/s' if speed else 'speed unknown'}"
     return text + (f"; the environment names {', '.join(sorted(told))}" if told else "")
 
 

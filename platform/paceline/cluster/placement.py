@@ -51,7 +51,7 @@ class NodeType:
 
 
 def workers_on(room: Room, request: Request) -> int:
-    """How many workers one node can hold."""
+    """Return how many workers one node can hold."""
     limits = [_times(room.cpus, request.cpus)] if request.cpus else []
     if request.gpus:
         # a part of a GPU is taken of one GPU: two workers with 0.6 each take two
@@ -61,12 +61,12 @@ def workers_on(room: Room, request: Request) -> int:
 
 
 def fits(request: Request, rooms: Sequence[Room]) -> bool:
-    """Whether nodes with such rooms can hold all groups at the same time."""
+    """Return whether nodes with such rooms can hold all groups at the same time."""
     return _lacking(request, rooms) <= 0
 
 
 def groups_that_fit(request: Request, rooms: Sequence[Room]) -> int:
-    """How many groups there is room for at the same time."""
+    """Return how many groups there is room for at the same time."""
     most = sum(workers_on(room, request) for room in rooms) // request.workers
     return _largest(most, lambda groups: fits(replace(request, groups=groups), rooms))
 
@@ -104,7 +104,7 @@ def nodes_to_add(
 
 
 def _worth(request: Request, room: Room) -> int:
-    """How many places a node offers, of those that `_places` counts."""
+    """Return how many places a node offers, of those that `_places` counts."""
     workers = workers_on(room, request)
     if request.placement == "strict_pack":
         return workers // request.workers
@@ -156,7 +156,7 @@ def too_small(request: Request, rooms: Sequence[Room], message: str) -> Environm
 
 
 def hint_text(request: Request, rooms: Sequence[Room]) -> str:
-    """What to change so that such nodes can hold it."""
+    """Return what to change so that such nodes can hold it."""
     if not any(workers_on(room, request) for room in rooms):
         names = ["scaling.cpus_per_worker", *(["scaling.gpus_per_worker"] if request.gpus else [])]
         no_gpu = ", or set scaling.use_gpu=false" if request.gpus else ""

@@ -45,7 +45,7 @@ def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
 
 
 def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
-    """What the workers reserve together, of an elastic run the fewest."""
+    """Return what the workers reserve together, of an elastic run the fewest."""
     scaling = config.scaling
     if is_data_parallel(config) and not scaling.num_workers:
         return Resources(0.0, 2.0)
@@ -55,7 +55,7 @@ def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
 
 
 def request_of(config: ExperimentConfig, use_gpu: bool) -> Request:
-    """The same as a request to nodes."""
+    """Return the reserved resources as a request to nodes."""
     workers, asked = max(config.scaling.fewest_workers, 1), requested(config, use_gpu)
     key = "scaling.min_workers" if config.scaling.is_elastic else "scaling.num_workers"
     return Request(workers, asked.cpus / workers, asked.gpus / workers, config.scaling.placement, key=key)
@@ -80,7 +80,7 @@ def warn_of_fixed_size(config: ExperimentConfig, what: str, listener: Events) ->
 
 
 def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:
-    """Whether GPUs are used, once it is sure that the request can be met.
+    """Return whether GPUs are used, once it is sure that the request can be met.
 
     Raises:
         EnvironmentFault: more is asked for than there is.
@@ -145,7 +145,7 @@ def _check_placement(request: Request, available: Resources, where: str) -> None
 
 
 def is_data_parallel(config: ExperimentConfig) -> bool:
-    """Whether one process is to train on several GPUs."""
+    """Return whether one process is to train on several GPUs."""
     return config.parallel.strategy == "data_parallel"
 
 
@@ -177,7 +177,7 @@ def process_resources() -> Resources:
 
 
 def needs_gpu(config: ExperimentConfig) -> bool:
-    """Whether the config cannot be trained on CPU."""
+    """Return whether the config cannot be trained on CPU."""
     needs = config.scaling.use_gpu is True or config.trainer.precision == "16-mixed"
     return needs or is_data_parallel(config)
 

@@ -135,7 +135,7 @@ def _remove_if_dead(folder: Path) -> bool:
 
 
 def _is_answered(address: Path) -> bool:
-    """Whether a process listens at a socket: Ray's node may outlive its driver by some seconds."""
+    """Return whether a process listens at a socket: Ray's node may outlive its driver by some seconds."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(str(address)) == 0

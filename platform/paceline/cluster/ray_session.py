@@ -40,17 +40,17 @@ def prepare_environment() -> None:
 
 
 def in_submitted_job() -> bool:
-    """Whether this process is the driver of a job that was submitted to a cluster."""
+    """Return whether this process is the driver of a job that was submitted to a cluster."""
     return bool(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or os.environ.get(JOB_VARIABLE))
 
 
 def on_cluster(address: str | None) -> bool:
-    """Whether training goes to a cluster, rather than to a private Ray on this machine."""
+    """Return whether training goes to a cluster, rather than to a private Ray on this machine."""
     return address is not None or in_submitted_job()
 
 
 def connecting_text(address: str | None) -> str:
-    """What `connected` is about to do, as a stage of the launch."""
+    """Return what `connected` is about to do, as a stage of the launch."""
     if not on_cluster(address):
         return "starting Ray"
     address = address or os.environ.get("RAY_ADDRESS")  # Ray sets it for a submitted job
@@ -58,7 +58,7 @@ def connecting_text(address: str | None) -> str:
 
 
 def answers(address: str, seconds: float = CONNECT_SECONDS) -> bool:
-    """Whether something takes connections at `HOST:PORT`, or at an address with a scheme that has a port of its own."""
+    """Return True if something takes connections at `HOST:PORT`, or at an address whose scheme has its own port."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         port = parts.port or {"ray": 10001, "http": 80, "https": 443}.get(parts.scheme, PORT)
@@ -69,7 +69,7 @@ def answers(address: str, seconds: float = CONNECT_SECONDS) -> bool:
 
 
 def is_private() -> bool:
-    """Whether this process is connected to a Ray that `connected` has started for it."""
+    """Return whether this process is connected to a Ray that `connected` has started for it."""
     return _private
 
 

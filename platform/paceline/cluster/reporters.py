@@ -18,13 +18,13 @@ CLOSE_SECONDS = 10.0
 """How long the end of training waits for its metrics to be safe. What is not by then goes with how training ended."""
 LOOK_SECONDS = 0.1
 """How often the coordinator is asked whether the run's store has its record."""
-_FULL = f"metrics are let go from now on: {MOST_READINGS} readings wait for what records them, which takes none"
+_FULL = f"metrics are dropped from now on: {MOST_READINGS} readings wait for what records them, which takes none"
 LATE_SECONDS = 120.0
 """How long after its announced end a machine is still taken to go."""
 
 
 class _Outgoing:
-    """What both reporters have in common: metrics go out by an metric_buffer."""
+    """The part that both reporters have in common: metrics go out through a buffer."""
 
     def __init__(self, deliver: Callable[[Sequence[MetricReading]], bool]) -> None:
         self._metric_buffer = MetricBuffer(
@@ -226,12 +226,12 @@ def notice() -> Any | None:
 
 
 def is_near(info: Any) -> bool:
-    """Whether a machine may still go as announced; one that is there long after its time stays, it seems."""
+    """Return whether a machine may still go as announced; one that is there long after its time stays, it seems."""
     return info.deadline_ms is None or time.time() < info.deadline_ms / 1000 + LATE_SECONDS
 
 
 def notice_text(info: Any) -> str:
-    """What a notice says, for the watcher."""
+    """Return what a notice says, for the watcher."""
     ranks = ", ".join(str(rank) for rank in info.preempted_ranks)
     left = None if info.deadline_ms is None else info.deadline_ms / 1000 - time.time()
     when = "" if left is None else f" in {max(0.0, left):.0f} s"

@@ -32,7 +32,7 @@ CHANGES_NO_RESULT = (
     "trainer.epochs",
     "tuneup",
 )
-"""Keys and sections that change neither what is computed nor in which order."""
+"""Keys and sections that change neither the numerics nor the order of the data."""
 MAY_DIFFER_ON_RESUME = (*CHANGES_NO_RESULT, "sweep")
 """The same for a run, which passes the section `sweep` over."""
 DERIVED_FROM_SCALING = ("data.micro_batch_size", "trainer.gradient_accumulation_steps")
@@ -47,7 +47,7 @@ EXTENDED_FROM_STEP = "extended_from_step"
 def config_difference(
     old: Mapping[str, Any], new: Mapping[str, Any], may_differ: Sequence[str] = MAY_DIFFER_ON_RESUME
 ) -> dict[str, tuple[Any, Any]]:
-    """What differs between two dumped configs and may not on resume: dotted key to (old, new).
+    """Return what differs between two dumped configs and may not on resume: dotted key to (old, new).
 
     Args:
         may_differ: keys and sections whose differences are left out.
@@ -64,7 +64,7 @@ def config_difference(
 
 
 def _changed_entries(key: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
-    """What differs between two values: of two lists of components the entries, where these have different names."""
+    """Return the differences between two values: of two lists of components the entries, if these have names."""
     old, new = _by_name(before), _by_name(after)
     if old is None or new is None:
         return {key: (before, after)}
@@ -89,7 +89,7 @@ def _by_name(value: Any) -> dict[str, Mapping[str, Any]] | None:
 
 
 def is_below(key: str, places: Sequence[str]) -> bool:
-    """Whether a dotted key is one of some keys, or in one of some sections."""
+    """Return whether a dotted key is one of some keys, or in one of some sections."""
     return any(key == each or key.startswith(f"{each}.") for each in places)
 
 
@@ -231,7 +231,7 @@ def require_not_cut_short(config: ExperimentConfig, run_id: str, content: Mappin
     if done.is_shorter_than(config.trainer) or not done.is_shorter_than(wanted):
         return
     reason = (
-        f"the unfinished run {run_id} of {config.name!r} extends another one and has come to "
+        f"the unfinished run {run_id} of {config.name!r} extends another one and has reached "
         f"{_count(done.step, 'step')}, and this config asks for no more than that"
     )
     lengths = [f"trainer.{key}={stored[key]}" for key in ("epochs", "max_steps") if stored.get(key) is not None]
@@ -306,7 +306,7 @@ def check_start_from_scratch(
 
 
 def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentConfig, fork: bool) -> bool:
-    """Whether to branch off an unfinished run, rather than continue with it.
+    """Return whether to branch off an unfinished run, rather than continue with it.
 
     Args:
         content: what its file says.

@@ -49,7 +49,7 @@ class RunView:
     samples_per_second: float
     metrics: dict[str, float] = field(default_factory=dict)
     ended: bool = False
-    """Whether training has told how it ended."""
+    """True once training has reported how it ended."""
     cursor: EventCursor = START
     """Named by the watcher the next time, to be sent only what is newer."""
 
@@ -157,7 +157,7 @@ class RunCoordinator:
             self._note_removed()
         if self._costs is not None:  # here, where nobody who trains waits for the disk
             self._costs.save_sometimes()
-        self.start_uploading()  # a coordinator that was started again has not been told to
+        self.start_uploading()  # a coordinator that was started again was not asked to
         return True
 
     def progress(self, step: int, samples_per_second: float) -> bool:
@@ -242,7 +242,7 @@ class RunCoordinator:
         return self._silent_at_loss if self._has_lost_group else self._heartbeats.silent()
 
     def may_commit(self) -> bool:
-        """Whether the launch still continues, so that its rank 0 may put a checkpoint in place."""
+        """Return whether the launch still continues, so that its rank 0 may put a checkpoint in place."""
         return not self._dismissed
 
     def dismiss(self) -> list[bytes]:
@@ -274,7 +274,7 @@ class RunCoordinator:
         self.event("warning", {"code": code, "message": message, **details})
 
     def _note_removed(self) -> None:
-        """Somebody has removed the run's folder: have training save its state and end, and MLflow told the rest."""
+        """Somebody has removed the run's folder: have training save its state and end, and MLflow get the rest."""
         self._is_removed = self._stop = True
         try:
             if self._store is not None:
@@ -291,7 +291,7 @@ class RunCoordinator:
             self._warn("readings-dropped", lost_text(readings), readings=readings)
 
     def outcome(self) -> dict[str, Any] | None:
-        """How training ended; None while it continues, or when it died without a word."""
+        """Return how training ended; None while it continues, or when it died without a word."""
         return self._outcome
 
     def view(self, cursor: EventCursor = START) -> RunView:
@@ -321,7 +321,7 @@ class RunCoordinator:
             self._costs.end(outcome.get("seconds", {}), outcome.get("elapsed_seconds"))
 
     def cost(self) -> Ledger | None:
-        """What the run has cost, once it was closed; None when that is not counted."""
+        """Return what the run has cost, once it was closed; None when that is not counted."""
         return self._ledger
 
     def close(
@@ -339,7 +339,7 @@ class RunCoordinator:
             self._record_checkpoints()
         try:
             report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
-        except OSError as error:  # no room for the last words: what is in the journal is sent all the same
+        except OSError as error:  # no room for the end: what is in the journal is sent all the same
             report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
             report = replace(report, error=f"the end of the run could not be recorded: {error}")
         return {**asdict(report), "straggler": "\n".join(self._reported_tags.stragglers)}

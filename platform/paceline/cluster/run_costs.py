@@ -20,7 +20,7 @@ SAVE_SECONDS = 10.0
 
 
 def unit_of(config: "ExperimentConfig", uses_gpu: bool) -> tuple[Unit, float]:
-    """What is counted, and how many of it all workers of a training have together.
+    """Return what is counted, and how many of it all workers of a training have together.
 
     Args:
         uses_gpu: whether they train on GPUs.
@@ -92,7 +92,7 @@ class RunCosts:
         if is_first:  # those that did not come have not been held either
             self._parts["startup"] *= self._units / before
             self._spent *= self._units / before
-        self._save_if_possible()  # a coordinator that is started again is not told of these workers
+        self._save_if_possible()  # a coordinator that is started again does not hear of these workers
 
     def measure(self, step: int, values: Mapping[str, float], age_seconds: float = 0.0) -> None:
         """Take in the metrics of a step.
@@ -192,7 +192,7 @@ class RunCosts:
         return Ledger(counting.unit, allocated, *numbers)
 
     def _read(self) -> Ledger | None:
-        """What earlier launches have cost; of a coordinator of this launch that died, its state is taken over, too."""
+        """Return the cost of earlier launches. Take over the state of a coordinator of this launch that died."""
         ledger = Ledger.read(self._file.parent)
         if ledger is None:
             return None

@@ -27,10 +27,10 @@ RUN_FOLDER_REMOVED = "run-folder-removed"
 
 
 def storage_of(config: ExperimentConfig) -> Path | StoreAddress:
-    """What holds the runs: a folder, or a place in an object store, which is not asked for anything here.
+    """Return what holds the runs: a folder, or a place in an object store, which is not asked for anything here.
 
     Raises:
-        ConfigError: `storage.path` is no address that can be used.
+        ConfigError: `storage.path` is not an address that can be used.
         EnvironmentFault: the system refuses the folder's name.
     """
     path = config.storage.path or "runs"
@@ -92,7 +92,7 @@ class RunFolder:
         return self.path / "tracking"
 
     def read(self) -> dict[str, Any]:
-        """What its file says: `status` and `config`; nothing where there is no file.
+        """Return what its file says: `status` and `config`; nothing where there is no file.
 
         Raises:
             EnvironmentFault: the file is damaged.
@@ -115,7 +115,7 @@ class RunFolder:
         """Keep warnings in its file beside those of earlier launches; returns all of them, each once."""
         known = self.read().get("warnings", [])
         found = list(dict.fromkeys([*known, *warnings]))
-        with suppress(OSError):  # the disk is full, as the listener was told
+        with suppress(OSError):  # the disk is full, as the listener knows
             if found != known:
                 self.write(warnings=found)
         return tuple(found)
@@ -124,7 +124,7 @@ class RunFolder:
         """Change entries of its file, all or nothing. Only the owner may read it: a config may hold secrets.
 
         Raises:
-            FileNotFoundError: the file was removed. What would be left of it is no run.
+            FileNotFoundError: the file was removed. What would be left of it is not a run.
             OSError: it cannot be written.
         """
         content = {**self.read(), **changes}

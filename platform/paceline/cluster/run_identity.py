@@ -94,7 +94,7 @@ def claim_run(
         warn: is called when a new run starts from scratch with another config than that of the finished one.
 
     Raises:
-        EnvironmentFault: the storage is not writable, or a run of this name is going on.
+        EnvironmentFault: the storage is not writable, or a run of this name is in progress.
         ConfigError: the unfinished run has another config, there is a finished one alone to branch off, or nothing to
             resume or to extend.
     """
@@ -107,7 +107,7 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
     """Keep others from working on a name, and choose the folder to work in, and whether it is that of an earlier run.
 
     Raises:
-        EnvironmentFault: the folder is not writable, or something of this name is going on.
+        EnvironmentFault: the folder is not writable, or something of this name is in progress.
     """
     was_there = home.exists()
     with writable(home):
@@ -160,7 +160,7 @@ def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, 
 
 
 def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
-    """A run that has not saved anything yet is only worth going on with as long as the config stays the same."""
+    """A run that has not saved anything yet is only resumed as long as the config stays the same."""
     same = not config_difference(run.read().get("config", {}), config.model_dump(mode="json"))
     return same or any(run.checkpoints.glob("step-*"))
 
@@ -187,7 +187,7 @@ def new_run(
         place_checkpoint(checkpoint, folder.checkpoints)
     make_folder(folder.path)
     remember_folders(folder.path)
-    # last: a folder without it is no run yet
+    # last: a folder without it is not a run yet
     entries = {} if origin is None else origin.entries()
     folder.write(status="running", config=shareable(config).model_dump(mode="json"), **entries)
     return folder
@@ -241,7 +241,7 @@ class Unfinished(Generic[Folder]):
         return with_pinned_weights(config, known.read() if known is not None else {})
 
     def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
-        """What differs between its config and another one, and may not: dotted key to (its value, the other's).
+        """Return what differs between its config and another one, and may not: dotted key to (its value, the other's).
 
         Raises:
             EnvironmentFault: its file is damaged.

@@ -89,7 +89,7 @@ class SeparateProcess:
             self._process.stdin.close()
 
     def answer(self, timeout_seconds: float) -> Any:
-        """What it found; ends the process.
+        """Return what it found; ends the process.
 
         Raises:
             PacelineError: what it raised.
@@ -138,7 +138,7 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
     leave_behind_in(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells of every start
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library logs every start
     try:
         worker_spec, options = _what_to_do()
         told = {"answer": work(worker_spec.config(), options)}
@@ -196,7 +196,7 @@ class TookTooLong(EnvironmentFault):
 
     def __init__(self, doing: str, seconds: float, place: str, function: str) -> None:
         """Args:
-        place: `file:line` of the user's own code, if any of it is on the stack.
+        place: `file:line` of the user's code, if any of it is on the stack.
         function: in which that is.
         """
         self.reason = f"{doing} took more than {seconds:g} s"
@@ -234,7 +234,7 @@ def at_most(seconds: float, doing: str) -> Iterator[None]:
 
 
 def hang_of(left_behind: str) -> TookTooLong | None:
-    """What ended a process, by what it has left behind; None when it was not this.
+    """Return what ended a process, by what it has left behind; None when it was not this.
 
     The main thread's stack comes last, its innermost frame first.
     """

@@ -81,7 +81,7 @@ def claim_stored_run(
         warn: see `claim_run`.
 
     Raises:
-        EnvironmentFault: the store or the working copy cannot be used, or a run of this name is going on.
+        EnvironmentFault: the store or the working copy cannot be used, or a run of this name is in progress.
         ConfigError: see `claim_run`.
     """
     name = HeldName.hold(storage, config.name, tell)
@@ -182,7 +182,7 @@ class _Claiming:
         return self._go_on(run, content)
 
     def extension(self, tell: Tell) -> tuple[RunStore, RecordCopy]:
-        """The same for a run that extends the newest one."""
+        """Return them for a run that extends the newest one."""
         found = self._newest()
         content = {} if found is None else found[1]
         self._config = adopt_weights(self._config, content.get("config", {}))
@@ -204,7 +204,7 @@ class _Claiming:
         return newest_stored(self.base, RunFolder.FILE)
 
     def _is_resumable(self, run: RunStore, content: Mapping[str, Any]) -> bool:
-        """As for a folder: one that has not saved anything is only worth going on with if the config is the same."""
+        """Return whether to resume a run: one that has not saved anything only with the same config."""
         if not config_difference(content.get("config", {}), self._config.model_dump(mode="json")):
             return True
         return any(path.endswith(f"/{MANIFEST}") for path in (RemoteFolder(run.address) / CHECKPOINTS).files())
@@ -225,7 +225,7 @@ class _Claiming:
             own = place_checkpoint(checkpoint, folder.checkpoints)
             StoredCheckpoints(run).put(own, lambda: True)
         note_stored(folder.tracking, 0)
-        self._claim(run, folder.read())  # last: without its file it is no run yet
+        self._claim(run, folder.read())  # last: without its file it is not a run yet
         return run, _copy_of(run)
 
     def _newest_checkpoint(self, origin: RunStore, tell: Tell) -> Path | None:

@@ -203,7 +203,7 @@ def _claim(
 
 
 def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
-    """How long the end of a run is to wait for MLflow, which is asked whether it is there.
+    """Return how long the end of a run is to wait for MLflow, which is asked whether it is there.
 
     Raises:
         EnvironmentFault: it does not answer, and `tracking.offline` is `refuse`.
@@ -220,7 +220,7 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
 
 
 def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:
-    """What MLflow records of the run before it starts."""
+    """Return what MLflow records of the run before it starts."""
     origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
     return RunRecord(
         run_id=run.folder.run_id,
@@ -304,7 +304,7 @@ def _result(launch: TrainLaunch, ending: dict[str, Any], closing: dict[str, Any]
 
 
 def unsent_text(reason: str, place: Path | str) -> str:
-    """What is said at the end when MLflow lacks something, and which command sends it.
+    """Return what is said at the end when MLflow lacks something, and which command sends it.
 
     Args:
         place: the run's folder, or its address.

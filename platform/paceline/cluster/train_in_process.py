@@ -12,15 +12,14 @@ from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_launch import TrainLaunch, closing_status, counting, worker_spec
 
 FINAL_REPORT_SECONDS = 2.0
-"""How long a command that was told to end at once waits for its last metrics to be written down."""
+"""How long a command that has to end at once waits for its last metrics to be written down."""
 
 
 def train_in_process(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How training ended, and how its record was closed. A signal that comes once it is over ends the waiting for
-    MLflow.
+    """Train; return how that ended, and how its record was closed. A signal at the end ends the waiting for MLflow.
 
     Raises:
-        KeyboardInterrupt: it was told to end at once; the run can be resumed.
+        KeyboardInterrupt: it had to end at once; the run can be resumed.
     """
     launch.listener.stage("importing torch")
     with writable(launch.run.folder.tracking):

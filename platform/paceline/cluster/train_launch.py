@@ -80,7 +80,7 @@ def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
 
 
 def counting(launch: TrainLaunch, use_gpu: bool, since: float) -> CostUnits:
-    """How the run's cost is counted.
+    """Return how the run's cost is counted.
 
     Args:
         since: when its processes were asked for, of `time.monotonic`.

@@ -57,7 +57,7 @@ CONCLUDE_SECONDS = 10.0
 
 
 def train_on_ray(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How training ended, and how its record was closed."""
+    """Return how training ended, and how its record was closed."""
     prepare_environment()
     warm_up = threading.Thread(target=import_torch_trainer, name="import-ray-train")
     launch.listener.stage(connecting_text(launch.address))
@@ -162,7 +162,7 @@ def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node:
 
 
 def _show(launch: TrainLaunch, coordinator: Any, feed: ProgressFeed) -> bool:
-    """Show what is new; whether training has told how it ended.
+    """Show what is new; return whether training has reported how it ended.
 
     Raises:
         EnvironmentFault: the coordinator could not open the run's record.
@@ -193,7 +193,7 @@ def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node:
 
 
 def _outcome(coordinator: Any, folder: Path) -> dict[str, Any] | None:
-    """What the workers told the coordinator; from its file when it does not answer."""
+    """Return how training ended, from the coordinator, or from its file when it does not answer."""
     import ray
 
     try:
@@ -218,7 +218,7 @@ def _close(
     allocated: float | None,
     hurry: threading.Event,
 ) -> dict[str, Any]:
-    """How the record was closed; when the coordinator does not tell, from what it has left: training is over and saved.
+    """Close the record; return how. If the coordinator does not answer, read what it has left: training is saved.
 
     Args:
         hurry: once it is set, MLflow is waited for no longer, only the end of the run's own record.
@@ -242,7 +242,7 @@ def _close(
 
 
 def _left_in(folder: Path, uri: str, error: str) -> dict[str, Any]:
-    """How the record in a folder stands whose coordinator does not answer: it is on this machine."""
+    """Return how the record in a folder stands whose coordinator does not answer: it is on this machine."""
     points: list[tuple[str, float, int]] = []
     report = UploadReport(None, None, None, 0, error)
     with suppress(OSError):

@@ -34,7 +34,7 @@ def run_rank(worker_spec: WorkerSpec, ranks: DistContext, reporter: Reporter) ->
     With `elapsed_seconds`, the time of all this, which the outcome's `seconds` are the parts of.
 
     An error of the training code is reported, not raised: Ray Train would start the group again, and it would only fail
-    again. What is raised is the loss of a process or of its connection, which a new start can mend.
+    again. What is raised is the loss of a process or of its connection, which a new start can fix.
     """
 
     begun = perf_counter()
@@ -109,7 +109,7 @@ def train_on_worker(loop_config: dict[str, Any]) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """What the run is computed on, as a person would call it."""
+    """Return what the run is computed on, as a person would call it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 

@@ -95,7 +95,7 @@ def sent_modules(config: ExperimentConfig, kind: Kind) -> list[Path]:
 
 
 def _chooses_code(axis: str) -> bool:
-    """Whether a value of an axis may be a component, or the name or import path of one."""
+    """Return whether a value of an axis may be a component, or the name or import path of one."""
     section, *below = axis.split(".")
     below = below[1:] if section in COMPONENT_LISTS else below
     return section in ROOMS and (not below or below[-1] in SELECTORS)
@@ -109,7 +109,7 @@ def _of_value(config: ExperimentConfig, axis: str, value: Any) -> Iterator[Path]
             warnings.simplefilter("ignore", ConfigWarning)
             changed = config.model_copy(update={"sweep": None}).with_overrides({axis: value})
     except ConfigError:
-        return  # told by what checks the points; beside other axes it may be right
+        return  # reported by the check of the trials; beside other axes it may be right
     component = axis.rpartition(".")[0] if axis.rpartition(".")[2] in SELECTORS else axis
     for key, place in modules_by_key(changed):
         if key.startswith(f"{component}."):

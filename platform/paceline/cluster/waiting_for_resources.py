@@ -71,7 +71,7 @@ def make_room(request: Request, wait_seconds: float, tell: Tell) -> None:
 
 
 def can_grow(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None) -> bool:
-    """Whether the autoscaler can add what the nodes lack: for good, or while others take what there is."""
+    """Return whether the autoscaler can add what the nodes lack: for good, or while others take what there is."""
     if scaler is None:
         return False
     enough = fits(request, rooms_of(nodes))

@@ -14,7 +14,7 @@ from paceline.engine.fresh import ProcessState, fresh_process_group
 from paceline.starting_folder import drop_starting_folder
 
 LISTEN_SECONDS = 60.0
-"""How long a rank listens to its store in one go; only then does it notice that it was told to end."""
+"""How long a rank listens to its store in one go; only then does it notice that it has to end."""
 
 
 class WorkItem(Protocol):
@@ -30,7 +30,7 @@ class WorkItem(Protocol):
 
 
 def serve(loop_config: dict[str, Any], run: Callable[[Any, DistContext], None]) -> None:
-    """What a training function of Ray Train comes to whose workers are to stay: one call per worker process.
+    """Serve as a training function of Ray Train whose workers stay: one call per worker process.
 
     Each piece of work is run as if it were the first: in a process group of its own, with all flags as at the start.
 

@@ -17,7 +17,7 @@ from paceline.storage.address import RunStore
 
 @dataclass(frozen=True)
 class TrialWorkerSpec:
-    """What of an worker_spec is a trial's own, in plain values; the rest is the same for all trials of a sweep."""
+    """The part of a `WorkerSpec` that is a trial's own, in plain values; the rest is the same for all trials."""
 
     config_json: str
     kept: tuple[str, ...] = ()
@@ -48,13 +48,13 @@ class WorkerSpec:
     """Those of the sections with `objects` whose object stands in the config; None: all."""
 
     def travelling(self) -> "WorkerSpec":
-        """The same with its objects pickled."""
+        """Return a copy with its objects pickled."""
         from ray import cloudpickle
 
         return replace(self, objects=cloudpickle.dumps(self.objects))
 
     def for_trial(self, part: TrialWorkerSpec) -> "WorkerSpec":
-        """The same for one trial of the sweep that this is the base of."""
+        """Return the work of one trial of the sweep that this is the base of."""
         return replace(
             self,
             config_json=part.config_json,
