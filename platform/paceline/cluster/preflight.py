@@ -23,14 +23,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resources:
-    """CPU cores and GPUs, of a machine or of a cluster."""
+    """CPU cores and GPUs of each node of a cluster, or of one machine."""
 
-    cpus: float
-    gpus: float
-    gpus_of_a_node: float | None = None
-    """The most that one node has; None: there is one node only."""
-    nodes: tuple[tuple[float, float], ...] = ()
-    """Cores and GPUs of each node; empty: there is one node only."""
+    nodes: tuple[Room, ...]
+
+    @classmethod
+    def of_machine(cls, cpus: float, gpus: float) -> "Resources":
+        """Return those of one machine."""
+        return cls((Room(cpus, gpus),))
+
+    @property
+    def cpus(self) -> float:
+        """Cores of all nodes."""
+        return sum(node.cpus for node in self.nodes)
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of all nodes."""
+        return sum(node.gpus for node in self.nodes)
 
 
 def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
@@ -44,14 +54,14 @@ def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
     return available.gpus > 0 if asked == "auto" else bool(asked)
 
 
-def requested(config: ExperimentConfig, use_gpu: bool) -> Resources:
+def requested(config: ExperimentConfig, use_gpu: bool) -> Room:
     """Return what the workers reserve together, of an elastic run the fewest."""
     scaling = config.scaling
     if is_data_parallel(config) and not scaling.num_workers:
-        return Resources(0.0, 2.0)
+        return Room(0.0, 2.0)
     per_worker = (1.0 if scaling.gpus_per_worker == "auto" else scaling.gpus_per_worker) if use_gpu else 0.0
     workers = scaling.fewest_workers
-    return Resources(workers * scaling.cpus_per_worker, max(workers, 1) * per_worker)
+    return Room(workers * scaling.cpus_per_worker, max(workers, 1) * per_worker)
 
 
 def request_of(config: ExperimentConfig, use_gpu: bool) -> Request:
@@ -138,9 +148,9 @@ def check_precision(config: ExperimentConfig, use_gpu: bool, where: str) -> None
 
 def _check_placement(request: Request, available: Resources, where: str) -> None:
     """Ray would wait forever for nodes that can hold the workers as they are to be placed."""
-    rooms = [Room(*each) for each in available.nodes or ((available.cpus, available.gpus),)]
+    rooms = available.nodes
     if not fits(request, rooms):
-        nodes = f"{where} has {len(rooms)} nodes" if available.nodes else f"{where} is one node"
+        nodes = f"{where} has {len(rooms)} nodes" if len(rooms) > 1 else f"{where} is one node"
         raise too_small(request, rooms, f"{asked_text(request)}, {nodes}: {hint_text(request, rooms)}")
 
 
@@ -151,9 +161,9 @@ def is_data_parallel(config: ExperimentConfig) -> bool:
 
 def _check_data_parallel(gpus: float, available: Resources, where: str) -> None:
     # Ray would wait forever for a node that has them
-    most = available.gpus if available.gpus_of_a_node is None else available.gpus_of_a_node
+    most = max(node.gpus for node in available.nodes)
     if gpus > most:
-        has = f"{where} has {most:g}" + ("" if available.gpus_of_a_node is None else " on its largest node")
+        has = f"{where} has {most:g}" + (" on its largest node" if len(available.nodes) > 1 else "")
         raise EnvironmentFault(
             f"parallel.strategy data_parallel needs at least {gpus:g} GPUs in one process, {has}: "
             "set parallel.strategy=ddp, which also trains on one GPU or on CPU",
@@ -166,14 +176,14 @@ def _check_data_parallel(gpus: float, available: Resources, where: str) -> None:
 
 def local_resources() -> Resources:
     """Cores and GPUs that a local Ray will find on this machine, without importing torch or Ray."""
-    return Resources(float(len(os.sched_getaffinity(0))), float(_local_gpus()))
+    return Resources.of_machine(float(len(os.sched_getaffinity(0))), float(_local_gpus()))
 
 
 def process_resources() -> Resources:
     """Cores and GPUs that this process itself can train on. Imports torch, the only one to know what it can use."""
     import torch
 
-    return Resources(float(len(os.sched_getaffinity(0))), float(torch.cuda.device_count()))
+    return Resources.of_machine(float(len(os.sched_getaffinity(0))), float(torch.cuda.device_count()))
 
 
 def needs_gpu(config: ExperimentConfig) -> bool:
@@ -194,12 +204,8 @@ def cluster_resources() -> Resources:
     """Cores and GPUs of the Ray cluster that this process is connected to."""
     import ray
 
-    total = ray.cluster_resources()
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    nodes = tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in alive)
-    if len(nodes) < 2:
-        return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0))
-    return Resources(total.get("CPU", 0.0), total.get("GPU", 0.0), max(gpus for _, gpus in nodes), nodes)
+    return Resources(tuple(Room(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in alive))
 
 
 def worker_threads(config: ExperimentConfig) -> int:

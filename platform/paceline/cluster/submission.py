@@ -160,8 +160,7 @@ def _refuse_impossible(client: Any, plan: JobPlan, url: str) -> None:
     with suppress(Exception):  # another version of Ray, say: whatever it is, the job is not refused for it
         nodes = nodes_without_autoscaler(client.read(NODES), client.read(STATUS))
     rooms = rooms_of(nodes)
-    there = Resources(sum(room.cpus for room in rooms), sum(room.gpus for room in rooms))
-    request = request_of(config, uses_gpu(config, there))
+    request = request_of(config, uses_gpu(config, Resources(tuple(rooms))))
     if nodes and not fits(request, rooms):
         raise too_small(request, rooms, refusal(request, nodes, None, f"the cluster at {url}"))
 

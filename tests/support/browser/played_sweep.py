@@ -61,7 +61,7 @@ def play_sweep(storage: Path, uri: str, failure: str) -> Played:
 
 
 async def _play(launch: SweepLaunch, failure: str) -> Played:
-    plan = SlotPlan(launch, Resources(cpus=1, gpus=0))
+    plan = SlotPlan(launch, Resources.of_machine(cpus=1, gpus=0))
     specs = spec_builder_of(launch, plan, base_of(launch))
     objectives = tuple(launch.sweep.objectives)
     rules = SweepRules(objectives=objectives, slots=1, max_failures=0, fresh_processes=False)

@@ -165,10 +165,10 @@ def config(**scaling: Any) -> Any:
 def test_one_machine_does_not_spread_its_workers_over_nodes(golden: Golden) -> None:
     spread = config(num_workers=2, placement="strict_spread")
     with pytest.raises(EnvironmentFault) as caught:
-        check_resources(spread, Resources(8, 0), "this machine")
+        check_resources(spread, Resources.of_machine(8, 0), "this machine")
     assert (caught.value.code, caught.value.fields["most_workers"]) == ("cluster-too-small", 1)
     golden(str(caught.value))
-    assert check_resources(spread, Resources(8, 0, 0, ((4, 0), (4, 0))), "the cluster") is False
+    assert check_resources(spread, Resources((Room(4, 0), Room(4, 0))), "the cluster") is False
 
 
 @pytest.mark.parametrize(
@@ -178,19 +178,19 @@ def test_one_machine_does_not_spread_its_workers_over_nodes(golden: Golden) -> N
 def test_too_few_gpus_are_not_replaced_by_cpu_cores(scaling: dict[str, Any], gpus: int, asked: int) -> None:
     auto = config(**scaling, use_gpu="auto")
     with pytest.raises(EnvironmentFault) as caught:
-        check_resources(auto, Resources(8, gpus), "this machine")
+        check_resources(auto, Resources.of_machine(8, gpus), "this machine")
     fields = caught.value.fields
     assert (caught.value.code, fields["asked"], fields["available"]) == ("too-few-gpus", asked, gpus)
-    assert check_resources(auto, Resources(8, 0), "this machine") is False
-    assert check_resources(auto, Resources(8, asked), "this machine") is True
+    assert check_resources(auto, Resources.of_machine(8, 0), "this machine") is False
+    assert check_resources(auto, Resources.of_machine(8, asked), "this machine") is True
 
 
 def test_an_elastic_run_needs_room_for_its_fewest_workers(golden: Golden) -> None:
     elastic = config(num_workers=[2, 4], cpus_per_worker=2)
     assert request_of(elastic, use_gpu=False) == Request(2, 2.0, 0.0, "pack", key="scaling.min_workers")
-    assert check_resources(elastic, Resources(4, 0), "this machine") is False
+    assert check_resources(elastic, Resources.of_machine(4, 0), "this machine") is False
     with pytest.raises(EnvironmentFault) as caught:
-        check_resources(elastic, Resources(3, 0), "this machine")
+        check_resources(elastic, Resources.of_machine(3, 0), "this machine")
     assert (caught.value.code, caught.value.fields["asked"]) == ("too-few-cores", 4)
     assert caught.value.fields["key"] == "scaling.min_workers"
     golden(str(caught.value))

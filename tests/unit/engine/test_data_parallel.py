@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.cluster.placement import Room
 from paceline.cluster.preflight import Resources, check_resources, needs_gpu
 from paceline.engine.data_parallel import SummedReplicas, apply_data_parallel
 from paceline.errors import EnvironmentFault, UnusableCode
@@ -165,12 +166,16 @@ def test_the_engine_refuses_less_than_two_gpus(device: str, gpus: int, monkeypat
 @pytest.mark.parametrize(
     ("scaling", "resources", "fits"),
     [
-        ({"num_workers": 0}, Resources(8, 1), False),
-        ({"num_workers": 0}, Resources(8, 2), True),
-        ({"num_workers": 1, "gpus_per_worker": 4}, Resources(8, 3), False),
-        ({"num_workers": 1, "gpus_per_worker": 2, "use_gpu": True}, Resources(8, 0), False),
-        ({"num_workers": 1, "gpus_per_worker": 2}, Resources(8, 4, 1), False),  # GPUs on several nodes do not help
-        ({"num_workers": 1, "gpus_per_worker": 2}, Resources(8, 4, 2), True),
+        ({"num_workers": 0}, Resources.of_machine(8, 1), False),
+        ({"num_workers": 0}, Resources.of_machine(8, 2), True),
+        ({"num_workers": 1, "gpus_per_worker": 4}, Resources.of_machine(8, 3), False),
+        ({"num_workers": 1, "gpus_per_worker": 2, "use_gpu": True}, Resources.of_machine(8, 0), False),
+        (
+            {"num_workers": 1, "gpus_per_worker": 2},
+            Resources((Room(2, 1),) * 4),
+            False,
+        ),  # GPUs on several nodes do not help
+        ({"num_workers": 1, "gpus_per_worker": 2}, Resources((Room(4, 2),) * 2), True),
     ],
 )
 def test_a_launch_needs_the_gpus_on_one_machine(scaling: dict[str, Any], resources: Resources, fits: bool) -> None:

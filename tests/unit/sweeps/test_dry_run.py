@@ -31,7 +31,7 @@ def _in_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in an empty folder, on a machine of four cores."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_JOB_ID", raising=False)
-    monkeypatch.setattr(forecast, "local_resources", lambda: Resources(4.0, 0.0))
+    monkeypatch.setattr(forecast, "local_resources", lambda: Resources.of_machine(4.0, 0.0))
 
 
 def config_of(space: dict[str, Any], base: dict[str, Any] | None = None, **section: Any) -> ExperimentConfig:
@@ -209,7 +209,7 @@ def test_newest_speed_counts_and_a_damaged_record_has_none(run: Run) -> None:
 
 
 def test_gpu_time_is_estimated_where_gpus_are_used(run: Run, monkeypatch: pytest.MonkeyPatch, golden: Any) -> None:
-    monkeypatch.setattr(forecast, "local_resources", lambda: Resources(8.0, 4.0))
+    monkeypatch.setattr(forecast, "local_resources", lambda: Resources.of_machine(8.0, 4.0))
     record_run("20260102-000000-aaaaaa", samples_per_second=20.0)
     found = run(RATES, base={"scaling": {"num_workers": 2, "use_gpu": True}})
     assert found["estimated_gpu_seconds"] == pytest.approx(2 * SAMPLES / 20 * 2)

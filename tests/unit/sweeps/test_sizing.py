@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import ray
 
+from paceline.cluster.placement import Room
 from paceline.cluster.preflight import Resources, cluster_resources, warn_of_fixed_size
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.synthetic import SyntheticConfig
@@ -41,8 +42,7 @@ def config(sweep: dict[str, Any] | None = None, **sections: Any) -> ExperimentCo
 
 def of_nodes(*nodes: tuple[float, float]) -> Resources:
     """A cluster of nodes with so many cores and GPUs."""
-    cpus, gpus = (sum(amounts) for amounts in zip(*nodes, strict=True))
-    return Resources(cpus, gpus, max(gpus for _, gpus in nodes), nodes)
+    return Resources(tuple(Room(*node) for node in nodes))
 
 
 THREE_NODES = of_nodes((6.0, 2.0), (6.0, 2.0), (2.0, 0.0))
@@ -56,7 +56,7 @@ THREE_NODES = of_nodes((6.0, 2.0), (6.0, 2.0), (2.0, 0.0))
         (GroupShape(2, 2.0, 0.0, "strict_spread"), THREE_NODES, 3),
         (GroupShape(1, 1.0, 0.1, "pack"), THREE_NODES, 12),
         (GroupShape(3, 1.0, 1.0, "strict_pack"), THREE_NODES, 0),
-        (GroupShape(1, 1.0, 2.0, "strict_pack"), Resources(8.0, 5.0), 2),
+        (GroupShape(1, 1.0, 2.0, "strict_pack"), Resources.of_machine(8.0, 5.0), 2),
     ],
 )
 def test_room_is_counted_node_by_node(shape: GroupShape, cluster: Resources, room: int) -> None:
@@ -92,15 +92,15 @@ def test_trial_that_fits_on_no_node_is_refused(scaling: dict[str, Any], code: st
 def test_trial_with_too_few_gpus_is_not_trained_on_cpu(golden: Any) -> None:
     each = config(scaling={"num_workers": 4})
     with pytest.raises(EnvironmentFault) as caught:
-        fitting_shapes([each], Resources(8.0, 2.0), "this machine")
+        fitting_shapes([each], Resources.of_machine(8.0, 2.0), "this machine")
     assert (caught.value.code, caught.value.fields["asked"]) == ("too-few-gpus", 4)
-    assert fitting_shapes([each], Resources(8.0, 0.0), "this machine")[0].gpus == 0
+    assert fitting_shapes([each], Resources.of_machine(8.0, 0.0), "this machine")[0].gpus == 0
     golden(str(caught.value))
 
 
 def test_data_parallel_without_ray_workers_gets_a_worker_with_two_gpus() -> None:
     each = config(parallel={"strategy": "data_parallel"}, scaling={"num_workers": 0})
-    assert group_shape(each, Resources(8.0, 4.0)).gpus_per_worker == 2.0
+    assert group_shape(each, Resources.of_machine(8.0, 4.0)).gpus_per_worker == 2.0
 
 
 def test_data_of_points_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,17 +126,15 @@ def test_resources_of_a_cluster_are_those_of_its_living_nodes(monkeypatch: pytes
     dead = {"Alive": False, "Resources": {"CPU": 64.0}}
     with_gpu, without = ({"Alive": True, "Resources": own} for own in ({"CPU": 4.0, "GPU": 1.0}, {"CPU": 8.0}))
     monkeypatch.setattr(ray, "nodes", lambda: [with_gpu, without, dead])
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 12.0, "GPU": 1.0})
     assert cluster_resources() == of_nodes((4.0, 1.0), (8.0, 0.0))
     monkeypatch.setattr(ray, "nodes", lambda: [without, dead])
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
-    assert cluster_resources() == Resources(8.0, 0.0)
+    assert cluster_resources() == Resources.of_machine(8.0, 0.0)
 
 
 def test_plan_settles_slots_and_rungs(tmp_path: Path) -> None:
     section = {"scheduler": "asha", "rung_factor": 4, "metric": "val/loss"}
     each = config(sweep=section, scaling={"num_workers": 2, "use_gpu": False}, trainer={"epochs": 4})
-    plan = SlotPlan(launch_of(each, tmp_path, POINTS), Resources(5.0, 0.0))
+    plan = SlotPlan(launch_of(each, tmp_path, POINTS), Resources.of_machine(5.0, 0.0))
     assert (plan.slots, plan.shapes, plan.length) == (2, [GroupShape(2, 1.0, 0.0, "pack")] * 2, 4 * 640)
     assert plan.rungs == {"first": plan.length / 16, "factor": 4, "unit": "samples"}
 

@@ -30,7 +30,9 @@ CONFIG = sweep_config(base={"data": DATA})
 
 def spec_builder_of(base: ExperimentConfig) -> TrialSpecBuilder:
     worker_spec = WorkerSpec(base.model_dump_json(), python_objects(base)).travelling()
-    return TrialSpecBuilder(worker_spec, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources(2.0, 0.0))
+    return TrialSpecBuilder(
+        worker_spec, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources.of_machine(2.0, 0.0)
+    )
 
 
 @pytest.fixture

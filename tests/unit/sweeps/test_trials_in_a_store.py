@@ -130,7 +130,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
 
 def maker() -> TrialSpecBuilder:
     base = WorkerSpec(CONFIG.model_dump_json()).travelling()
-    return TrialSpecBuilder(base, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources(2.0, 0.0), store=SWEEP)
+    return TrialSpecBuilder(
+        base, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources.of_machine(2.0, 0.0), store=SWEEP
+    )
 
 
 def trainable_of(trial_id: str, coordinator: FakeActor) -> TrialTrainable:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.cluster import placement
 from paceline.cluster.final_report import read_outcome
-from paceline.cluster.placement import Room, workers_on
+from paceline.cluster.placement import workers_on
 from paceline.cluster.preflight import Resources, of_fixed_size, requested, too_few_gpus, uses_gpu
 from paceline.cluster.run_folder import RunFolder
 from paceline.config.data import Sizes
@@ -193,7 +193,7 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
     if groups_that_fit(shape, available):
         return
     each = f"{shape.cpus_per_worker:g} CPU cores and {shape.gpus_per_worker:g} GPUs"
-    if not any(workers_on(room, shape.request()) for room in _rooms(available)):
+    if not any(workers_on(room, shape.request()) for room in available.nodes):
         raise EnvironmentFault(
             f"a worker needs {each} on one node, and no node of {where} has them: lower scaling.cpus_per_worker or "
             "scaling.gpus_per_worker",
@@ -211,11 +211,7 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
 
 def groups_that_fit(shape: GroupShape, available: Resources) -> int:
     """How many worker groups of a shape there is room for at the same time. A worker takes what it has of one node."""
-    return placement.groups_that_fit(shape.request(), _rooms(available))
-
-
-def _rooms(available: Resources) -> list[Room]:
-    return [Room(*node) for node in available.nodes or ((available.cpus, available.gpus),)]
+    return placement.groups_that_fit(shape.request(), available.nodes)
 
 
 def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Resources, trials: int) -> int:
@@ -230,7 +226,7 @@ def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Res
     if section.slots == "auto":
         return max(1, min(room, trials))
     if section.slots > room:
-        nodes = f" on {len(available.nodes)} nodes" if available.nodes else ""
+        nodes = f" on {len(available.nodes)} nodes" if len(available.nodes) > 1 else ""
         raise EnvironmentFault(
             f"sweep.slots {section.slots} x {largest.cpus:g} CPU cores and {largest.gpus:g} GPUs are more than there "
             f"is room for ({available.cpus:g} and {available.gpus:g}{nodes}): lower sweep.slots to {room}, or write "
