@@ -3,6 +3,11 @@
 the training thread:     put
 the checkpoint's thread: flush, and `unsafe` when that was in vain
 a thread of its own:     deliver -> the coordinator -> the journal
+
+A checkpoint waits for its metrics, but not for longer than `RECORDED_SECONDS`: it may be the last one that a worker can
+save, after SIGTERM or a spot notice. The coordinator may be away for longer, started again on a busy node or without
+room on its disk for the journal. Then the checkpoint keeps what is unsafe (`engine.unrecorded`): a resumed run computes
+only the steps after its checkpoint again, so that nothing else has the points before it if the worker dies, too.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Metrics that nobody had said to be safe when a checkpoint was put in place: it keeps them."""
+"""Metrics that were not durable yet when a checkpoint was put in place: it keeps them, see `cluster.metric_buffer`."""
 
 import json
 from pathlib import Path
