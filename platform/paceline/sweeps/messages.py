@@ -88,6 +88,10 @@ class WantedGroup:
     """None: the slot needs no group any more."""
 
 
+INTERRUPTED = "interrupted"
+"""The reason why a sweep is over that its user has ended."""
+
+
 class ViewCursor(NamedTuple):
     """What a watcher knows of a sweep."""
 

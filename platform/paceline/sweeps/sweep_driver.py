@@ -13,7 +13,7 @@ from paceline.errors import EnvironmentFault
 from paceline.full_disk import is_full_disk
 from paceline.sweeps.coordinator.sweep_rules import is_hopeless
 from paceline.sweeps.launch import SweepLaunch
-from paceline.sweeps.messages import UNSEEN, SweepView
+from paceline.sweeps.messages import INTERRUPTED, UNSEEN, SweepView
 from paceline.sweeps.results.pictures import PICTURES, Drawing
 from paceline.sweeps.results.record import Closing, artifacts_of, best_config, note_of, status_of, write_best
 from paceline.sweeps.sweep_costs import SweepCosts
@@ -62,7 +62,7 @@ class SweepDriver:
         Raises:
             KeyboardInterrupt: it was told to end at once.
         """
-        with first_interrupt_calls(lambda: self._coordinator.request_stop.remote()):
+        with first_interrupt_calls(lambda: self._coordinator.end_early.remote(INTERRUPTED)):
             if self._launch.has_work:
                 self._tune_all()
                 self._wait_for_states()
@@ -152,7 +152,7 @@ class SweepDriver:
         self._look()  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
         goes_on = self._can_go_on(status)
-        disk_full = "" if status == "finished" or view.over == "interrupted" else self._disk_full or view.disk_full
+        disk_full = "" if status == "finished" or view.over == INTERRUPTED else self._disk_full or view.disk_full
         if (goes_on or self._fault) and not launch.folder.is_removed:  # else finished once its command has answered
             with suppress(EnvironmentFault) if disk_full else nullcontext(), writable(launch.folder.path):
                 launch.folder.write(status="interrupted" if goes_on else "finished")

@@ -34,11 +34,9 @@ class PlannedTrial:
 
 
 @dataclass(frozen=True, repr=False)
-class Trial:
+class Trial(PlannedTrial):
     """A trial, and the result."""
 
-    id: str
-    params: Mapping[str, Any]
     state: TrialState = "pending"
     reason: str = ""
     """Why it ended as it did; empty when it finished."""
@@ -62,11 +60,6 @@ class Trial:
     mlflow_run_id: str = ""
     violations: Violations = field(default_factory=dict)
     """By constraint of the sweep, by how much the trial breaks it; known once it has ended."""
-
-    @property
-    def setting(self) -> dict[str, Any]:
-        """The params without the seed: what the seeds of one trial have in common."""
-        return {key: value for key, value in self.params.items() if key != "seed"}
 
     @property
     def broken(self) -> list[str]:

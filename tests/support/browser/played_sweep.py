@@ -130,7 +130,7 @@ def _speed(params: Mapping[str, Any]) -> float:
 
 async def _close(launch: SweepLaunch, coordinator: SweepCoordinator) -> Played:
     """What the driver does at the end."""
-    trials = await coordinator.trials()
+    trials = (await coordinator.view()).trials
     best = best_config(launch.config, trials, launch.sweep.objectives)
     write_best(launch.folder, best)
     drawing = Drawing()
@@ -143,5 +143,5 @@ async def _close(launch: SweepLaunch, coordinator: SweepCoordinator) -> Played:
     report = await coordinator.close("FINISHED", None, note, artifacts, CLOSE_SECONDS)
     assert (status, report["unsent"], report["error"]) == ("finished", 0, None)
     launch.folder.write(status="finished")
-    first = str((await coordinator.trials())[0].mlflow_run_id)
+    first = str((await coordinator.view()).trials[0].mlflow_run_id)
     return Played(launch.folder.path, report["experiment_id"], report["run_id"], first)

@@ -184,11 +184,11 @@ class SimulatedSweep:
 
     async def trial(self, id: str) -> Trial:
         """A trial as the coordinator knows it."""
-        return {trial.id: trial for trial in await self.coordinator.trials()}[id]
+        return {trial.id: trial for trial in (await self.view()).trials}[id]
 
     async def states(self) -> dict[str, str]:
         """State of each trial."""
-        return {trial.id: trial.state for trial in await self.coordinator.trials()}
+        return {trial.id: trial.state for trial in (await self.view()).trials}
 
     async def events(self, kind: str) -> list[dict[str, Any]]:
         """The events that the driver got."""

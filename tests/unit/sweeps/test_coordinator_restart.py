@@ -152,7 +152,7 @@ async def test_trial_that_tune_has_left_frees_its_slot(sweep: SimulatedSweep) ->
 @simulated(groups=False)
 async def test_sweep_that_is_to_end_still_does(sweep: SimulatedSweep) -> None:
     _, work = await sweep.begin_at_work("0000")
-    await sweep.coordinator.request_stop()
+    await sweep.coordinator.end_early("interrupted")
     await sweep.restart_coordinator()
     assert (await sweep.view()).over == "interrupted"
     assert await sweep.coordinator.progress(*told(work), 1, 5.0) is True

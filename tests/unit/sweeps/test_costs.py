@@ -87,7 +87,7 @@ class PaidSweep(SimulatedSweep):
         """Let all groups go, and count."""
         await self.coordinator.let_groups_go()
         await self.until(lambda: self.gone == len(self.groups))
-        spent, trials = await self.coordinator.spent(), await self.coordinator.trials()
+        spent, trials = await self.coordinator.spent(), (await self.coordinator.view()).trials
         given = 3600.0, GOAL, lambda: self.allocated, lambda: spent, lambda: False
         costs = SweepCosts(self.folder / "tracking", "core", *given)
         costs.save(trials)
@@ -149,7 +149,7 @@ def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, clock: Clock) -
             if interrupts:
                 await sweep.until(lambda: sweep.taken)
                 await sweep.pass_second()
-                await sweep.coordinator.request_stop()
+                await sweep.coordinator.end_early("interrupted")
             await call
             ledgers.append(await sweep.ledger())
 

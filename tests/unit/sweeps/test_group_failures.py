@@ -183,9 +183,9 @@ async def test_trial_that_tune_gives_up_has_failed(sweep: SimulatedSweep) -> Non
     await coordinator.give_up("0009", "nobody knows it")
     assert "trial-not-begun" in await sweep.warnings()
     third = await sweep.begin("0002")  # the slot is free
-    await coordinator.request_stop()
+    await coordinator.end_early("interrupted")
     await third
-    reasons = {trial.id: trial.reason for trial in await coordinator.trials() if trial.state == "failed"}
+    reasons = {trial.id: trial.reason for trial in (await coordinator.view()).trials if trial.state == "failed"}
     assert reasons == dict.fromkeys(("0000", "0001"), "its part of the sweep died")
 
 

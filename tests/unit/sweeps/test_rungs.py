@@ -129,7 +129,7 @@ def test_rung_that_an_interruption_left_open_is_asked_again(new_sweep: Any) -> N
 
     async def interrupted() -> None:
         await first.run("0000")
-        await first.coordinator.request_stop()
+        await first.coordinator.end_early("interrupted")
         await first.until_state("0000", "pending")
 
     play(first, interrupted)

@@ -31,7 +31,7 @@ async def test_stop_ends_what_runs_and_lets_nothing_begin(sweep: SimulatedSweep)
     calls = [asyncio.create_task(sweep.run(id)) for id in ("0000", "0002")]
     await sweep.until(lambda: len(sweep.taken) == 2)
     await sweep.until_state("0002", "pending")
-    await sweep.coordinator.request_stop()
+    await sweep.coordinator.end_early("interrupted")
     reports = [*await asyncio.gather(*calls), await sweep.run("0001"), await sweep.run("0004")]
     assert [(report.state, report.is_over) for report in reports] == [("pending", True)] * 4
     await sweep.until(lambda: not sweep.alive)
@@ -46,7 +46,7 @@ async def test_stop_ends_what_runs_and_lets_nothing_begin(sweep: SimulatedSweep)
 async def test_stop_before_the_group_has_come(sweep: SimulatedSweep) -> None:
     call = await sweep.begin("0000")
     leaving = asyncio.create_task(sweep.coordinator.leave("0000"))
-    await sweep.coordinator.request_stop()
+    await sweep.coordinator.end_early("interrupted")
     assert (await call).state == "pending"
     await leaving
     assert await sweep.coordinator.enter(0, 1, 0, b"") is None
@@ -93,7 +93,7 @@ def test_target_ends_the_sweep_and_its_later_launches(new_sweep: Any, mode: str,
             assert (await sweep.states())["0003"] == "pruned"
         else:
             assert (await waiting[1]).state == "finished"
-            await sweep.coordinator.request_stop()
+            await sweep.coordinator.end_early("interrupted")
             await running
 
     play(sweep, scene)
@@ -172,7 +172,7 @@ def test_metric_that_may_still_come_does_not_end_the_sweep(new_sweep: Any, metri
         await sweep.until(lambda: sweep.taken and sweep.taken[-1].trial == "0001")
         await sweep.settle()
         assert (await sweep.view()).fault == ""
-        await sweep.coordinator.request_stop()
+        await sweep.coordinator.end_early("interrupted")
         await running
 
     play(sweep, scene)
@@ -198,7 +198,7 @@ async def test_groups_without_trials_to_come_are_ended(sweep: SimulatedSweep) ->
     await sweep.coordinator.skip(PlannedTrial("0002", {"optimizer.lr": -1}), "it is not above 0")
     assert await wanted() == 1
     await sweep.until(lambda: len(sweep.alive) == 1)
-    await sweep.coordinator.request_stop()
+    await sweep.coordinator.end_early("interrupted")
     await last
 
 
@@ -212,7 +212,7 @@ def test_later_launch_knows_the_trials_that_have_ended(new_sweep: Any) -> None:
         await first.coordinator.prune("0001", "why")
         await first.coordinator.leave("0001")
         await first.run("0002")
-        await first.coordinator.request_stop()
+        await first.coordinator.end_early("interrupted")
 
     play(first, interrupted)
     again = new_sweep()
@@ -270,7 +270,7 @@ async def test_closing_does_not_wait_for_workers_that_hang(sweep: SimulatedSweep
     sweep.trainings = {"0000": [hangs]}
     call = asyncio.create_task(sweep.run("0000"))
     await sweep.until(lambda: sweep.taken)
-    await sweep.coordinator.request_stop()
+    await sweep.coordinator.end_early("interrupted")
     await sweep.close()
     assert not await sweep.coordinator.may_commit("0000", 1)
     assert (await call).state == "pending"

@@ -100,7 +100,7 @@ async def test_reports_of_an_earlier_attempt_change_nothing(sweep: SimulatedSwee
     await coordinator.finish("0000", 1, ending("failed"))
     trial = await sweep.trial("0000")
     assert (trial.state, trial.metrics, trial.checkpoint) == ("running", {}, "")
-    await coordinator.request_stop()
+    await coordinator.end_early("interrupted")
     assert (await report).state == "pending"
 
 
@@ -181,7 +181,7 @@ async def test_view_holds_only_what_has_changed_since_a_version(sweep: Simulated
     newer = await sweep.view(seen)
     assert [trial.id for trial in newer.trials] == ["0002"]
     assert newer.cursor.version > seen.version
-    await sweep.coordinator.request_stop()
+    await sweep.coordinator.end_early("interrupted")
     await call
     assert {trial.id: trial.state for trial in (await sweep.view(newer.cursor)).trials} == {"0002": "pending"}
     assert len((await sweep.view()).trials) == 3
@@ -195,5 +195,5 @@ async def test_view_counts_the_slots_at_work(sweep: SimulatedSweep) -> None:
     await finishes(sweep, work)
     await call
     assert (await sweep.view()).busy == 0
-    await sweep.coordinator.request_stop()
+    await sweep.coordinator.end_early("interrupted")
     await waiting

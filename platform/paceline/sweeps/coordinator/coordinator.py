@@ -2,7 +2,7 @@
 
 Tune's trainables:   run_to_rung -> TrialReport        leave
 worker groups:       enter -> take -> metrics, progress, rung ... -> finish -> take ...
-the driver:          view, prune, give_up, request_stop, group_failed, group_ended, close
+the driver:          view, prune, give_up, end_early, group_failed, group_ended, close
 
 An actor on the driver's node. All methods run on one event loop, so that none needs a lock.
 """
@@ -135,12 +135,8 @@ class SweepCoordinator(GroupReports):
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
 
-    async def request_stop(self) -> None:
-        """The user wants to stop: what is running saves its state, and can be resumed."""
-        await self._scheduler.stop_all("interrupted")
-
     async def end_early(self, reason: str) -> None:
-        """A limit of the sweep is reached: what is running saves its state, and can be resumed."""
+        """The user wants to stop, or a limit is reached: what is running saves its state, and can be resumed."""
         await self._scheduler.stop_all(reason)
 
     async def group_failed(self, slot_number: int, generation: int, reason: str) -> None:
@@ -208,10 +204,6 @@ class SweepCoordinator(GroupReports):
         await self._scheduler.notify()
         self._recorder.take_costs(costs or {})
         return await self._recorder.close(status, reason, note, artifacts, timeout_seconds)
-
-    async def trials(self) -> list[Trial]:
-        """All trials, with the result."""
-        return (await self.view()).trials
 
     async def trials_of(self, ids: Sequence[str]) -> list[Trial]:
         """The trials with these ids, as far as they are known."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -37,19 +38,38 @@ class FailingParams(NamedTuple):
         return "; ".join(_reason(problem) for problem in self.problems)
 
 
+@dataclass(frozen=True)
+class KnownSizes:
+    """Sizes of data sets, asked for once: a set may have to be read from disk for them."""
+
+    _known: dict[str, Sizes | None] = field(default_factory=dict)
+
+    def of(self, config: ExperimentConfig) -> Sizes | None:
+        """Number of samples of the config's data; None where it is not known in advance.
+
+        Raises:
+            EnvironmentFault: the data cannot be read.
+        """
+        # what all data sets have in common says how they are loaded
+        key = config.data.model_dump_json(exclude=set(DataConfig.model_fields))
+        if key not in self._known:
+            self._known[key] = config.data.sizes()
+        return self._known[key]
+
+
 class ParamsCheck:
     """Checks settings of the axes over one config."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         self._base = config.with_overrides({"sweep": None})
-        self._sizes: dict[str, Sizes | None] = {}
+        self._sizes = KnownSizes()
         self._calls: dict[str, list[Problem]] = {}
 
     def problems(self, setting: Mapping[str, Any]) -> list[Problem]:
         """What is wrong with the config that a setting makes, and with what follows from it; empty when it is right."""
         try:
             config = self._base.with_overrides(setting)
-            derive(config, self._sizes_of(config))
+            derive(config, self._sizes.of(config))
         except ConfigError as error:
             return list(error.problems)
         except EnvironmentFault as error:
@@ -65,13 +85,6 @@ class ParamsCheck:
         if key not in self._calls:
             self._calls[key] = missing_modules(tree)
         return self._calls[key]
-
-    def _sizes_of(self, config: ExperimentConfig) -> Sizes | None:
-        # What all data sets have in common says how they are loaded. The rest may have to be read from disk.
-        key = config.data.model_dump_json(exclude=set(DataConfig.model_fields))
-        if key not in self._sizes:
-            self._sizes[key] = config.data.sizes()
-        return self._sizes[key]
 
 
 def _calls_code(axis: str) -> bool:

@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sections import TrainerConfig
 from paceline.config.sweep import SweepConfig
-from paceline.data.base import DataConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.messages import GroupShape
+from paceline.sweeps.planning.params_checks import KnownSizes
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import read_log
@@ -28,25 +27,6 @@ from paceline.tracking.metrics import EPOCH
 
 _NEWEST = 10
 """Folders of earlier runs and sweeps that are looked at."""
-
-
-@dataclass(frozen=True)
-class KnownSizes:
-    """Sizes of data sets, asked for once: a set may have to be read from disk for them."""
-
-    _known: dict[str, Sizes | None] = field(default_factory=dict)
-
-    def of(self, config: ExperimentConfig) -> Sizes | None:
-        """Number of samples of the config's data; None where it is not known in advance.
-
-        Raises:
-            EnvironmentFault: the data cannot be read.
-        """
-        # what all data sets have in common says how they are loaded
-        key = config.data.model_dump_json(exclude=set(DataConfig.model_fields))
-        if key not in self._known:
-            self._known[key] = config.data.sizes()
-        return self._known[key]
 
 
 class TrialConfigs:

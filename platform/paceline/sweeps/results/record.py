@@ -14,6 +14,7 @@ from paceline.config.space import Range
 from paceline.durable import write_durably
 from paceline.errors import ConfigError
 from paceline.redaction import redact, redact_values
+from paceline.sweeps.messages import INTERRUPTED
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results import ranking
 from paceline.sweeps.results.labels import is_number
@@ -187,7 +188,7 @@ class Closing:
 
 def status_of(trials: Sequence[Trial], total: int, over: str) -> str:
     """How the sweep ended, from the reason why it was over early, if any."""
-    if over == "interrupted":
+    if over == INTERRUPTED:
         return "interrupted"
     if over:
         return "stopped"

@@ -18,8 +18,9 @@ from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
 from paceline.storage.address import RunStore
 from paceline.sweeps.messages import TrialSpec
+from paceline.sweeps.planning.params_checks import KnownSizes
 from paceline.sweeps.planning.planned_trials import trial_config
-from paceline.sweeps.planning.sizing import KnownSizes, group_shape, needs_fresh_processes
+from paceline.sweeps.planning.sizing import group_shape, needs_fresh_processes
 from paceline.sweeps.results.labels import setting_text, short_names
 from paceline.sweeps.results.record import common_tags, without_secrets
 from paceline.sweeps.trial import PlannedTrial
