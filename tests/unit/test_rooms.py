@@ -31,6 +31,7 @@ FORBIDDEN = {
         *(f"paceline.{room}" for room in COMPONENTS),
     ),
     "cluster": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
+    "bench": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
     "sweeps": ("mlflow", "paceline.tuneups", "paceline.cli", "paceline.doctor"),
     **dict.fromkeys(
         ("linting", "memory", "profiling"),
@@ -108,10 +109,10 @@ def test_every_room_imports_only_what_it_may() -> None:
     assert {file: names for file, names in found.items() if names} == {}
 
 
-def test_only_the_cluster_the_sweeps_and_the_doctor_import_ray() -> None:
+def test_only_the_cluster_the_bench_the_sweeps_and_the_doctor_import_ray() -> None:
     importing = {room_of(file) for file in MODULES if breaches(file.read_text(), ("ray",))}
     assert {"cluster", "sweeps"} <= importing
-    assert importing <= {"_compat", "cluster", "sweeps", "tuneups", "doctor.py"}
+    assert importing <= {"_compat", "cluster", "bench", "sweeps", "doctor.py"}
 
 
 def test_the_command_line_imports_no_private_name() -> None:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import Job, part_of
 from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.bench import Bench
-from paceline.tuneups.clock import Clock
-from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.screening import PAIRS as SCREENED_PAIRS
 from paceline.tuneups.screening import Screening, pairs_of
 from paceline.tuneups.statistics.intervals import (

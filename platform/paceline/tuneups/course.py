@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import Job, part_of
 from paceline.cluster.listener import Stages
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.bench import Bench
-from paceline.tuneups.clock import Clock
 from paceline.tuneups.combination_search import Combining
 from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together
 from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.facts import TuneupFacts
-from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
 from paceline.tuneups.peaks import BASELINE, PROCESS_SECONDS, Peaks
 from paceline.tuneups.quality_gate import QualityGate

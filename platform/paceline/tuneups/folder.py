@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from paceline.bench.job_log import FILE as JOBS
+from paceline.bench.job_log import MAY_DIFFER
 from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.run_identity import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.job_log import FILE as JOBS
-from paceline.tuneups.job_log import MAY_DIFFER
 
 
 class TuneupFolder(RunFolder):

@@ -11,6 +11,8 @@ import torch
 
 import paceline
 from paceline._compat.torch import BatchNormBase
+from paceline.bench.jobs import Answer, Job, config_of
+from paceline.bench.stepper import ENDLESS, Quiet, Until
 from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.preflight import worker_threads
 from paceline.cluster.worker_spec import WorkerSpec
@@ -33,10 +35,8 @@ from paceline.profiling.diagnosis import diagnose
 from paceline.profiling.parts import PARTS
 from paceline.tasks.base import TaskConfig
 from paceline.tuneups.facts import TuneupFacts
-from paceline.tuneups.jobs import Answer, Job, config_of
 from paceline.tuneups.own_digests import own_digests
 from paceline.tuneups.paired_benchmark import BenchmarkRules, paired_benchmark
-from paceline.tuneups.stepper import ENDLESS, Quiet, Until
 
 
 def do_job(job: Job, base: WorkerSpec, ranks: DistContext) -> Answer:

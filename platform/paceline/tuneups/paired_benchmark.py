@@ -21,10 +21,10 @@ from math import ceil
 from time import monotonic
 from typing import NamedTuple
 
+from paceline.bench.stepper import Stepper
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.dist_context import DistContext
 from paceline.engine.trial_steps import release
-from paceline.tuneups.stepper import Stepper
 
 TURN_SECONDS = 0.03
 """Baseline and technique change places after about so long, and after one step at least; the order of each two is

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import Job, part_of
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.bench import Bench
-from paceline.tuneups.clock import Clock
 from paceline.tuneups.execution import DeviceMemory
-from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.techniques import Technique
 
 PROCESS_SECONDS = 6.0

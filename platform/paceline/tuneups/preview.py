@@ -5,14 +5,14 @@ import shlex
 from dataclasses import asdict, replace
 from typing import Any
 
+from paceline.bench.bench import LocalBench, base_of
+from paceline.bench.jobs import Job, part_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
 from paceline.errors import ConfigError
 from paceline.redaction import redact, redact_tree
-from paceline.tuneups.bench import LocalBench, base_of
 from paceline.tuneups.facts import TuneupFacts
-from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.outcome import BaselineFailed
 from paceline.tuneups.techniques import Technique, techniques_for
 

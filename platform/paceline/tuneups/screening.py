@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from math import log
 from typing import Any, Literal
 
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import Answer, Job, part_of
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.bench import Bench
-from paceline.tuneups.clock import Clock
 from paceline.tuneups.execution import DeviceMemory
-from paceline.tuneups.jobs import Answer, Job, part_of
 from paceline.tuneups.paired_benchmark import Pair, fewest_steps
 from paceline.tuneups.statistics.intervals import Interval, speedup
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT

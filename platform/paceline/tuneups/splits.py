@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import Job, part_of
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.bench import Bench
-from paceline.tuneups.clock import Clock
-from paceline.tuneups.jobs import Job, part_of
 from paceline.tuneups.techniques import Technique, fix_technique
 
 STEPS = 20

@@ -3,11 +3,11 @@
 from math import isfinite
 from typing import Any
 
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import Job, part_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
-from paceline.tuneups.bench import Bench
-from paceline.tuneups.clock import Clock
-from paceline.tuneups.jobs import Job, part_of
 
 PREFERRED = ("val/accuracy", "val/loss")
 """The metrics that quality is judged by, when the config names none: the first that the task reports."""

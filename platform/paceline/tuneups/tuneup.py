@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.bench.bench import open_bench
+from paceline.bench.clock import Clock
+from paceline.bench.job_log import JobLog
+from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import folder_removed, storage_folder, writable
@@ -33,17 +37,13 @@ from paceline.private_files import make_folder
 from paceline.redaction import learn
 from paceline.tracking.mlflow_probe import damage_of
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
-from paceline.tuneups.bench import open_bench
-from paceline.tuneups.clock import Clock
 from paceline.tuneups.course import TuneupCourse, Watcher
 from paceline.tuneups.folder import TUNEUPS, TuneupFolder, claim_tuneup
-from paceline.tuneups.job_log import JobLog
 from paceline.tuneups.mlflow_record import record_of, tell_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
 from paceline.tuneups.recommended_config import recommended_yaml
 from paceline.tuneups.report_page import report_html
 from paceline.tuneups.result import TuneupResult
-from paceline.tuneups.resumable_bench import ResumableBench, SpentTime
 from paceline.tuneups.stored_findings import findings_json
 from paceline.tuneups.texts import answer_text
 

@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
+from paceline.bench.stepper import Stepper
 from paceline.engine.dist_context import DistContext
 from paceline.tuneups.paired_benchmark import TURN_SECONDS, BenchmarkRules, alternating
-from paceline.tuneups.stepper import Stepper
 
 BASELINE_SECONDS, TECHNIQUE_SECONDS = 0.03, 0.006
 Timed = tuple[tuple[int, int], list[float], tuple[int, int]]
@@ -31,7 +31,7 @@ def timed_benchmark(ranks: DistContext) -> Timed:
         return toy_config(task__path=Timed, trainer__precision="32-true", scaling__num_workers=ranks.world_size)
 
     with (
-        patch("paceline.tuneups.stepper.perf_counter", lambda: now[0]),
+        patch("paceline.bench.stepper.perf_counter", lambda: now[0]),
         closing(Stepper(timed(BASELINE_SECONDS), ranks)) as baseline,
         closing(Stepper(timed(TECHNIQUE_SECONDS), ranks)) as technique,
     ):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from paceline.bench.stepper import Stepper
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.engine.dist_context import DistContext
@@ -17,7 +18,6 @@ from paceline.profiling.bottleneck import Kind
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from paceline.tuneups.facts import TuneupFacts
-from paceline.tuneups.stepper import Stepper
 from paceline.tuneups.techniques import techniques_for
 
 FEATURES, CLASSES = 32, 4

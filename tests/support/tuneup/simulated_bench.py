@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.tuneups.clock import Clock
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import Answer, Job
 from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.display import SilentWatcher
 from paceline.tuneups.facts import TuneupFacts
-from paceline.tuneups.jobs import Answer, Job
 from paceline.tuneups.outcome import Beside, Findings, Note, TechniqueResult
 from paceline.tuneups.screening import WINDOW_SECONDS
 from support.toys import toy_config

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tuneups.bench import LocalBench, base_of
-from paceline.tuneups.jobs import Answer, Job, part_of
+from paceline.bench.bench import LocalBench, base_of
+from paceline.bench.jobs import Answer, Job, part_of
 from support.toys import PointsTask, toy_config
 from support.tuneup.build_tasks import WHERE, Dying, Hanging, Listed
 

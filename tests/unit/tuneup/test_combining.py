@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from paceline.bench.jobs import Job
 from paceline.tuneups.explanations import explanation
-from paceline.tuneups.jobs import Job
 from support.tuneup.simulated_bench import (
     FACTS,
     PLANTED,

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from paceline.bench.jobs import Answer, Job
 from paceline.errors import RunFailed
 from paceline.tuneups.confirmation import AA
 from paceline.tuneups.explanations import explanation
-from paceline.tuneups.jobs import Answer, Job
 from paceline.tuneups.screening import PAIRS
 from support.golden import Golden
 from support.toys import toy_config

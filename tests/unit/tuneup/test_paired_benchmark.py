@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.bench.stepper import Stepper
 from paceline.engine.dist_context import DistContext
 from paceline.engine.state import weights_sha256
 from paceline.tuneups.paired_benchmark import BenchmarkRules, alternating, paired_benchmark
-from paceline.tuneups.stepper import Stepper
 from support.toys import net_with_dropout_and_norm, toy_config
 from support.tuneup.clocked_training import check_turns, timed_benchmark
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from paceline import load_config
+from paceline.bench.job_log import JobLog
+from paceline.bench.resumable_bench import SpentTime
 from paceline.errors import EnvironmentFault
 from paceline.tuneups.folder import TuneupFolder
-from paceline.tuneups.job_log import JobLog
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.recommended_config import recommended_config, recommended_yaml
-from paceline.tuneups.resumable_bench import SpentTime
 from paceline.tuneups.tuneup import Prepared, _result
 from support.golden import Golden
 from support.toys import toy_config

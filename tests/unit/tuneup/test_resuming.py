@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
+from paceline.bench.jobs import Answer, Job, part_of
+from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.cluster.signals import terminating_interrupts
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
-from paceline.tuneups.bench import Bench
-from paceline.tuneups.clock import Clock
 from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.folder import claim_tuneup
-from paceline.tuneups.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
-from paceline.tuneups.jobs import Answer, Job, part_of
 from paceline.tuneups.outcome import Findings
-from paceline.tuneups.resumable_bench import ResumableBench, SpentTime
 from paceline.tuneups.stored_findings import findings_json
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (

@@ -8,6 +8,8 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paceline.bench.jobs import Answer, Job, gave_up
+from paceline.bench.limits import LimitReached, raising_after
 from paceline.cluster.listener import Stages
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.user_code import python_objects
@@ -17,8 +19,6 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
 from paceline.config.shareable import shareable
 from paceline.errors import RunFailed, first_line
-from paceline.tuneups.jobs import Answer, Job, gave_up
-from paceline.tuneups.limits import LimitReached, raising_after
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -87,9 +87,9 @@ class LocalBench:
         """Do a job, and wait for it."""
         import torch
 
+        from paceline.bench.fresh_process import build
         from paceline.engine.dist_context import DistContext
         from paceline.engine.failure import describe
-        from paceline.tuneups.build import build
         from paceline.tuneups.job_execution import do_job
 
         if job.kind == "build":
@@ -142,7 +142,7 @@ class RayBench:
         """Let Ray Train start the worker processes again, for a build in fresh ones."""
         import ray
 
-        from paceline.tuneups.coordinator import end_workers
+        from paceline.bench.coordinator import end_workers
 
         if end_workers(self._coordinator, RENEW_SECONDS):  # otherwise the build has a process that was used before
             ray.get(self._coordinator.dismiss.remote())
@@ -150,7 +150,7 @@ class RayBench:
     def _give_up(self, job: Job) -> None:
         import ray
 
-        from paceline.tuneups.coordinator import end_workers
+        from paceline.bench.coordinator import end_workers
 
         ray.get(self._coordinator.give_up.remote(gave_up(job)))
         end_workers(self._coordinator, DISMISS_SECONDS)
@@ -195,7 +195,7 @@ def _ray_bench(
 
 @contextmanager
 def _group(config: ExperimentConfig, base: WorkerSpec, use_gpu: bool, folder: Path) -> Iterator[Bench]:
-    from paceline.tuneups.coordinator import kill_group
+    from paceline.bench.coordinator import kill_group
 
     coordinator = _start_run_coordinator(config.parallel.timeout_seconds)
     fitting = TrainerThread(_trainer(config, base, coordinator, use_gpu, folder))
@@ -212,7 +212,7 @@ def _start_run_coordinator(timeout_seconds: float) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    from paceline.tuneups.coordinator import TuneupCoordinator
+    from paceline.bench.coordinator import TuneupCoordinator
 
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     return ray.remote(TuneupCoordinator).options(num_cpus=0, scheduling_strategy=here).remote(timeout_seconds)
@@ -221,9 +221,9 @@ def _start_run_coordinator(timeout_seconds: float) -> Any:
 def _trainer(
     config: ExperimentConfig, base: WorkerSpec, coordinator: Any, use_gpu: bool, folder: Path
 ) -> "TorchTrainer":
+    from paceline.bench.coordinator import serve_jobs
     from paceline.cluster.preflight import of_fixed_size
     from paceline.cluster.torch_trainer import ray_scaling, torch_trainer
-    from paceline.tuneups.coordinator import serve_jobs
 
     given = {"coordinator": coordinator, "base": base, "slot": 0, "generation": 0}
     return torch_trainer(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from paceline.bench.jobs import Answer, Job, NumberedJob
 from paceline.cluster.warm_worker import ask, serve
 from paceline.engine.dist_context import DistContext
-from paceline.tuneups.jobs import Answer, Job, NumberedJob
 
 LOSSES = 2
 """How often a job may lose its workers before it counts as failed."""

@@ -5,8 +5,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from paceline.tuneups.coordinator import LOSSES, TuneupCoordinator
-from paceline.tuneups.jobs import Answer, Job, gave_up
+from paceline.bench.coordinator import LOSSES, TuneupCoordinator
+from paceline.bench.jobs import Answer, Job, gave_up
 
 JOB = Job("look", ())
 

@@ -3,10 +3,10 @@
 from dataclasses import asdict
 from typing import Any
 
+from paceline.bench.jobs import Answer, Job, gave_up
 from paceline.cluster.separate_process import SeparateProcess, answer
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault, PacelineError
-from paceline.tuneups.jobs import Answer, Job, gave_up
 
 
 def build(job: Job, config: ExperimentConfig, device: str) -> Answer:

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.jobs import Answer, Job
 from paceline.cluster.resume_rules import is_below
 from paceline.cluster.run_folder import writable
 from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.errors import EnvironmentFault
 from paceline.tracking.journal import Journal, is_number
 from paceline.tracking.run_record import flatten
-from paceline.tuneups.jobs import Answer, Job
 
 FILE = "jobs.jsonl"
 MAY_DIFFER = ("storage", "sweep", "tracking.uri", "tracking.offline")

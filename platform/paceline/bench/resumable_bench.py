@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from paceline.bench.bench import Bench
+from paceline.bench.job_log import Done, JobLog, digest_of, is_of
+from paceline.bench.jobs import Answer, Job
 from paceline.cluster.signals import raise_swallowed_interrupt
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.redaction import redact
-from paceline.tuneups.bench import Bench
 from paceline.tuneups.facts import differences
-from paceline.tuneups.job_log import Done, JobLog, digest_of, is_of
-from paceline.tuneups.jobs import Answer, Job
 
 LOSSES = 2
 """How often a technique may end the tune-up before it counts as failed."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from paceline.tuneups.bench import LocalBench, base_of
-from paceline.tuneups.jobs import Answer, Job, part_of
-from paceline.tuneups.limits import LimitReached, raising_after
+from paceline.bench.bench import LocalBench, base_of
+from paceline.bench.jobs import Answer, Job, part_of
+from paceline.bench.limits import LimitReached, raising_after
 from support.toys import PointsTask, toy_config
 
 LONG = 3600.0
@@ -84,7 +84,7 @@ def test_a_job_that_raises_no_exception_has_failed_but_an_interrupt_ends_the_tun
 def test_a_job_that_hangs_is_given_up_and_the_next_one_is_done(
     bench: LocalBench, task: type[PointsTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.tuneups.limits.AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("paceline.bench.limits.AGAIN_SECONDS", 0.05)
     assert trained(bench, PointsTask).problem == ""  # everything that it imports is there now
     assert trained(bench, task, limit_seconds=0.3).kind == "lost"
     assert trained(bench, PointsTask).problem == ""
