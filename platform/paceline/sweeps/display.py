@@ -22,10 +22,10 @@ from paceline.sweeps.trial import Trial, TrialTable, axis_keys, planned_order
 
 PLAIN_LINE_SECONDS = 5.0
 PLAIN_WAIT_SECONDS = 30.0
-"""How often a line tells what the sweep waits for before its first trial begins."""
+"""Time between two lines about what the sweep waits for before its first trial begins."""
 REFRESH_SECONDS = 0.25
 REFRESHES = 2.0
-"""How often a second what is shown is drawn again when nothing is reported: the seconds of a wait continue."""
+"""Times a second that the display is drawn again when nothing is reported: the seconds of a wait continue."""
 RUNNING_ROWS = 12
 """Running trials that are shown, at most."""
 ENDED_ROWS = 5
@@ -50,7 +50,7 @@ class Beginning:
         self._left: dict[str, tuple[int, int]] | None = None
 
     def is_over(self, view: TrialTable, now: float) -> bool:
-        """Whether a trial has begun; takes note of the time when it has."""
+        """Return True if a trial has begun; takes note of the time when it has."""
         if self.since is not None:
             return True
         if self._left is None:
@@ -103,7 +103,7 @@ def open_sweep_display(
 def watched_sweep(
     objectives: Sequence[Objective], title: str = "sweep", total_trials: int | None = None
 ) -> Iterator[SweepListener]:
-    """What a sweep from Python shows: a live table on a terminal, lines in a notebook's cell, only warnings elsewhere.
+    """Watch a sweep from Python: a live table on a terminal, lines in a notebook's cell, only warnings elsewhere.
 
     The arguments are those of `open_sweep_display`.
     """
@@ -145,7 +145,7 @@ class PlainSweepListener(PlainListener):
         self._total = total_trials or 0
         self._told = 0
         self._num_shown = self._num_ranked = 0
-        """How many of the ended trials have had their line, and were compared with the best one."""
+        """Counts the ended trials that have had their line, and that were compared with the best one."""
         self._best_setting = BestSetting(objectives)
         self._last_line = -PLAIN_LINE_SECONDS
         self._beginning = Beginning()

@@ -1,4 +1,4 @@
-"""Which finished sweep `--extend` adds trials to, and when it cannot.
+"""Extension of a finished sweep by `--extend`, and the reasons that keep it from being extended.
 
 An extension is the same sweep: its folder, its run in MLflow and the ids of its trials stay. Its file gets the new
 config, and keeps the sections `sweep` that it had before, from which the ids of all trials follow (`TrialNumbers`).
@@ -154,7 +154,7 @@ def _require_same_trials(config: ExperimentConfig, stored: Mapping[str, Any], wh
 
 
 def _fewer_trials(config: ExperimentConfig, old: SweepConfig, new: SweepConfig) -> Iterator[Problem]:
-    """What keeps trials of a sweep from belonging to the extended one."""
+    """Yield the problems that keep trials of a sweep from belonging to the extended one."""
     if new.scheduler == "pbt":
         yield _problem("is a population of pbt, whose trials continue from each other and end together", SCHEDULER)
     for axis in old.space.keys() | new.space.keys():
@@ -174,7 +174,7 @@ def _fewer_trials(config: ExperimentConfig, old: SweepConfig, new: SweepConfig) 
 
 
 def _has_own_value(config: ExperimentConfig, axis: str, old: SweepConfig, new: SweepConfig) -> bool:
-    """Whether the trials of a grid all have one of the values of a new axis: the config's own."""
+    """Return True if the trials of a grid all have one of the values of a new axis: the config's own."""
     section = axis.partition(".")[0]
     if new.search != "grid" or {section, *(f"{section}.{name}" for name in SELECTORS)} & old.space.keys():
         return False  # with another component, the config's own value may not be that of the trial
@@ -197,7 +197,7 @@ def _narrower(key: str, old: list[Any] | Range, new: list[Any] | Range) -> Itera
 
 
 def _is_same_grid(old: QUniform, new: QUniform) -> bool:
-    """Whether the values of one are values of the other, which reaches as far."""
+    """Return True if the values of one are values of the other, which reaches as far."""
     steps = (old.bounds[0] - new.bounds[0]) / old.step
     return old.step == new.step and abs(steps - round(steps)) < 1e-9 * max(1.0, abs(steps))
 

@@ -28,18 +28,18 @@ class SweepLaunch:
     claimed: ClaimedRun[SweepFolder]
     uri: str
     planned_trials: tuple[PlannedTrial, ...]
-    """Those that are known in advance; none with a search that chooses them while the sweep continues."""
+    """Trials that are known in advance; none with a search that chooses them while the sweep continues."""
     skipped: tuple[Trial, ...]
     configs: TrialConfigs
     history: SweepHistory
-    """What earlier launches have left."""
+    """History of earlier launches."""
     address: str | None
     listener: SweepListener
     close_seconds: float
     working_folder: Path
     """Of the command; what the config says is relative to it."""
     wait_seconds: float = 0.0
-    """How long a cluster that lacks room is waited for."""
+    """Time to wait for a cluster that lacks room."""
     predicted_bytes: Mapping[str, int] = field(default_factory=dict)
     """The predicted memory of one worker, by the trial's id, as far as it is known."""
     earlier: tuple[SweepConfig, ...] = ()
@@ -47,7 +47,7 @@ class SweepLaunch:
 
     @property
     def folder(self) -> SweepFolder:
-        """Where the sweep keeps everything."""
+        """Folder of the sweep."""
         return self.claimed.folder
 
     def conclude(self) -> None:
@@ -75,17 +75,17 @@ class SweepLaunch:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is a trial left to run; with a search that chooses them, there may be."""
+        """True if there is a trial left to run; with a search that chooses them, there may be."""
         return bool(self.left) or self.sweep.search == "optuna"
 
     @property
     def total(self) -> int:
-        """How many trials there will be at the most, without skipped ones."""
+        """Number of trials that there will be at most, without skipped ones."""
         return len(self.planned_trials) or (self.sweep.num_samples or 0) * self.sweep.seeds
 
 
 class SlotPlan:
-    """How many trials run side by side, on which worker groups, and where they are compared.
+    """Slots and worker groups of a launch, and its rungs.
 
     Raises:
         EnvironmentFault: there is less than the sweep needs.

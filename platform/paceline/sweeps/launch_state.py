@@ -1,4 +1,4 @@
-"""What a coordinator of a sweep that is started again must know of its slots: kept in the sweep's log.
+"""State of a launch in the sweep's log, from which a coordinator that is started again takes over its slots.
 
 Worker groups and Ray Tune outlive the coordinator's process. It finds in the log which group each slot has, which trial
 is at work there in which attempt, and whether Tune or a scheduler has decided something that its workers do not know.
@@ -30,16 +30,16 @@ class SavedSlot:
     incarnation: int = 0
     """Counts the starts of this generation's group: Ray Train starts it again when it lost a process."""
     idle_starts: int = 0
-    """How many of these starts there were since the group was last at work on a trial."""
+    """Counts these starts since the group was last at work on a trial."""
     was_used: bool = False
-    """Whether a trial has run in this generation's group."""
+    """True if a trial has run in this generation's group."""
     has_lived: bool = False
-    """Whether there was ever a group here."""
+    """True if there was ever a group here."""
     taken: int = 0
-    """How often the group has taken a trial."""
+    """Counts the trials that the group has taken."""
 
     def saved(self) -> dict[str, Any]:
-        """These fields alone, without those of the coordinator's slot."""
+        """Return these fields alone, without those of the coordinator's slot."""
         return {name: getattr(self, name) for name in _SLOT_FIELDS}
 
     def entry(self) -> LogEntry:
@@ -62,11 +62,11 @@ class SavedAttempt:
     slot: int | None = None
     """The number of its slot; None while it has none."""
     displacements: int = 0
-    """How many slots it has lost since a group was at work on it."""
+    """Counts the slots that it has lost since a group was at work on it."""
     begun: float | None = None
     """When its present group took it, by `time.monotonic`, one clock for all processes of a node; None: none has."""
     failures: int = 0
-    """How often its workers died."""
+    """Counts the deaths of its workers."""
     rung: dict[str, float] | None = None
     """The values at the rung where it waits for the decision whether to continue."""
     answered_step: int | None = None
@@ -74,10 +74,10 @@ class SavedAttempt:
     stopping: tuple[TrialState, str] | None = None
     """The state, and the reason, that it is to have once its workers have released it."""
     needs_fresh_processes: bool = False
-    """Whether no other trial may have run in its processes, or may do so after it."""
+    """True if no other trial may have run in its processes, or may do so after it."""
 
     def saved(self) -> dict[str, Any]:
-        """These fields alone, without those of the coordinator's trial."""
+        """Return these fields alone, without those of the coordinator's trial."""
         return {name: getattr(self, name) for name in _ATTEMPT_FIELDS}
 
     def entry(self) -> LogEntry:
@@ -106,7 +106,7 @@ def _one_of(states: Mapping[Any, object], content: Mapping[str, Any]) -> Any:
 
 @dataclass
 class LaunchState:
-    """What the log says of a launch, the newest state of each thing."""
+    """Contents of the log about a launch, the newest state of each thing."""
 
     id: str
     slots: dict[int, SavedSlot] = field(default_factory=dict)
@@ -177,7 +177,7 @@ def is_whole(kind: str, content: Mapping[str, Any]) -> bool:
 
 
 class SavedStates:
-    """What the log has of slots and trials, so that only what has changed is added."""
+    """Newest states of slots and trials in the log, so that only what has changed is added."""
 
     def __init__(self) -> None:
         self._saved: dict[object, object] = {}

@@ -14,7 +14,7 @@ class SweepListener(Protocol):
         """A stage of the launch begins: `starting Ray`, say."""
 
     def planned(self, lines: list[tuple[str, str]]) -> None:
-        """What is going to be done, before anything is launched: label and text."""
+        """Show the plan, before anything is launched: label and text."""
 
     def trials(self, view: TrialTable) -> None:
         """All trials as they stand, a few times a second."""

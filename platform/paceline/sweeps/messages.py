@@ -13,7 +13,7 @@ from paceline.tracking.run_record import RunRecord
 
 @dataclass(frozen=True)
 class GroupShape:
-    """What a worker group is made of. Trials of one shape take turns in one group."""
+    """Number and resources of the workers of a group. Trials of one shape take turns in one group."""
 
     num_workers: int
     cpus_per_worker: float
@@ -33,7 +33,7 @@ class GroupShape:
 
     @property
     def has_whole_gpus(self) -> bool:
-        """Whether it trains on GPUs, and shares none of them."""
+        """True if it trains on GPUs, and shares none of them."""
         return self.gpus_per_worker >= 1 and float(self.gpus_per_worker).is_integer()
 
     def request(self, groups: int = 1) -> Request:
@@ -41,7 +41,7 @@ class GroupShape:
         return Request(self.num_workers, self.cpus_per_worker, self.gpus_per_worker, self.placement, groups)
 
     def units(self, unit: Unit) -> float:
-        """How much of it the group reserves, so that a group on CPU costs no GPUs."""
+        """Return the units that the group reserves; a group on CPU costs no GPUs."""
         return self.gpus if unit == "GPU" else self.cpus
 
 
@@ -52,22 +52,22 @@ class TrialSpec:
     planned: PlannedTrial
     shape: GroupShape
     needs_fresh_processes: bool
-    """Whether no other trial may have run in its processes before."""
+    """True if no other trial may have run in its processes before."""
     worker_spec: bytes
     """The pickled `Assignment`; opened by the workers alone."""
     record: RunRecord
     folder: str
-    """Where the trial keeps its journal and its checkpoints."""
+    """Folder of the trial's journal and checkpoints."""
     total_steps: int | None
     timeout_seconds: float
-    """How long a collective operation of its workers may take."""
+    """Time that a collective operation of its workers may take."""
     store: RunStore | None = None
-    """Where the trial is kept when that is an object store."""
+    """The trial's place when that is in an object store."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a worker group takes from the coordinator."""
+    """An attempt at a trial, as a worker group takes it from the coordinator."""
 
     number: int
     """Counts what the group has taken, from 1."""
@@ -93,7 +93,7 @@ INTERRUPTED = "interrupted"
 
 
 class ViewCursor(NamedTuple):
-    """What a watcher knows of a sweep."""
+    """Position up to which a watcher knows a sweep."""
 
     events: EventCursor = START
     version: int = 0
@@ -108,26 +108,26 @@ class SweepView:
     """The state of a sweep, for the driver."""
 
     trials: list[Trial]
-    """Those that have begun, and those that an earlier launch has left behind; only those that have changed since the
+    """Trials that have begun, or that an earlier launch has left behind; only those that have changed since the
     watcher's cursor."""
     events: list[Event]
-    """What the watcher has not seen yet."""
+    """Events that the watcher has not seen yet."""
     groups: list[WantedGroup]
     over: str = ""
-    """Why the sweep ends before its last trial: a stop condition, or the user; empty while it continues."""
+    """The reason why the sweep ends before its last trial: a stop condition, or the user; empty while it continues."""
     fault: str = ""
-    """Why no worker group can be started; empty when they can."""
+    """The reason why the sweep cannot continue; empty when it can."""
     disk_full: str = ""
-    """Why trials are left for a later launch: a disk was full; empty when none was."""
+    """The reason why trials are left for a later launch: a disk was full; empty when none was."""
     busy: int = 0
-    """How many slots have a trial that a worker group has taken, and that has not ended there."""
+    """Number of slots with a trial that a worker group has taken, and that has not ended there."""
     cursor: ViewCursor = UNSEEN
     """Named by the watcher the next time, to be sent only what is newer."""
 
 
 @dataclass(frozen=True)
 class TrialReport:
-    """What Tune gets about a trial, at a rung or at its end."""
+    """Report of a trial to Tune, at a rung or at its end."""
 
     state: str
     values: dict[str, float] = field(default_factory=dict)
@@ -137,5 +137,5 @@ class TrialReport:
 
     @property
     def is_over(self) -> bool:
-        """Whether the trial has ended, or will not continue in this launch."""
+        """True if the trial has ended, or will not continue in this launch."""
         return self.state != "running"

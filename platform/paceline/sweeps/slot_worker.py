@@ -48,7 +48,7 @@ def _run(work: Attempt, base: WorkerSpec, coordinator: Any, ranks: DistContext) 
 
 
 def naming_its_place(ending: dict[str, Any]) -> dict[str, Any]:
-    """How a trial ended; the reason of an error names the user's own line: `TypeError: no (mine.py:12 in build)`.
+    """Return the end of a trial with the line of user code in the reason: `TypeError: no (mine.py:12 in build)`.
 
     To be called where the trial ran: only there it is known which folders hold other people's code.
 

@@ -8,14 +8,14 @@ TrialState = Literal[
 ]
 """Recorded with the trial, and shown to users."""
 AttemptState = Literal["waiting", "displaced", "assigned", "taken", "at_work"]
-"""Where a trial stands between Tune and the worker groups.
+"""Place of a trial between Tune and the worker groups.
 
 waiting: it has no slot. displaced: it has lost its slot and gets another one. assigned: it has a slot, whose group does
 not work on it. taken: the group has taken it. at_work: something was heard of that group since; one that died while it
 waited is given a trial, too.
 """
 SlotState = Literal["empty", "open", "assigned", "busy", "retired"]
-"""Where a slot stands.
+"""Place of a slot between the driver, which starts its group, and the trials.
 
 empty: it wants no worker group. open: it wants a group, and has no trial. assigned: it has a trial, and no group works
 on that. busy: its group has taken the trial. retired: it gets neither any more.
@@ -49,9 +49,9 @@ SLOT: Transitions[SlotState] = {
 ENDED = tuple(state for state, followers in TRIAL.items() if not followers)
 """The states that a trial stays in."""
 TROUBLE: tuple[TrialState, ...] = ("failed", "oom", "diverged")
-"""Those that make the command line answer 4."""
+"""States that make the command line answer 4."""
 NOT_TRAINED: tuple[TrialState, ...] = ("skipped", "predicted_oom")
-"""Those of trials that ended before they began."""
+"""States of trials that ended before they began."""
 
 
 class IllegalTransition(RuntimeError):

@@ -269,7 +269,7 @@ def _settle(launch: SweepLaunch) -> None:
 
 
 def _incomplete(trials: Sequence[Trial]) -> str:
-    """How many of the trials that have ended MLflow does not have all of; empty for none."""
+    """Return the number of ended trials of which MLflow lacks something, as text; empty for none."""
     ended = [trial for trial in trials if trial.state in ENDED and trial.state not in NOT_TRAINED]
     lacking = sum(not trial.mlflow_run_id for trial in ended)
     return f"{lacking} trial{'s are' if lacking > 1 else ' is'} incomplete" if lacking else ""

@@ -23,7 +23,7 @@ from paceline.tracking.metric_points import MetricReading
 
 STARTUP, WAITING, SHUTDOWN = "startup", "waiting", "shutdown"
 SAVE_SECONDS = 10.0
-"""How often the ledger is written while the sweep continues: a driver that is killed loses no more of it."""
+"""Time between two writes of the ledger while the sweep continues: a killed driver loses no more of it."""
 _Open = Mapping[Unit, Mapping[str, float]]
 """Seconds of trials that have not ended: a later launch knows how they end."""
 
@@ -33,13 +33,13 @@ class Spent:
     """Unit-seconds of this launch's groups until now. Travels to the driver."""
 
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What went into no trial: `startup`, `waiting` and `shutdown`."""
+    """Parts that went into no trial: `startup`, `waiting` and `shutdown`."""
     trials: Mapping[str, float] = field(default_factory=dict)
     """By trial, all of its attempts together."""
     joules: float | None = None
     """Of all attempts together, as far as their devices tell."""
     reached: Reached | None = None
-    """What was spent by the time at which a trial reached the goal for the first time."""
+    """Cost by the time at which a trial reached the goal for the first time."""
 
 
 @dataclass
@@ -105,7 +105,7 @@ class GroupTimes:
         self._note("end", slot, generation)
 
     def new_entries(self) -> list[LogEntry]:
-        """What is to be added to the log since the last call."""
+        """Return the entries to be added to the log since the last call."""
         entries, self._entries = self._entries, []
         return entries
 
@@ -148,7 +148,7 @@ class GroupTimes:
             self._note_reached(trial, reading)
 
     def _note_reached(self, trial: str, reading: MetricReading) -> None:
-        """What was spent when the values were taken. They may have been on their way for seconds, and those of another
+        """Note the cost when the values were taken. They may have been on their way for seconds, and those of another
         trial, which had them earlier, may still be."""
         moment = time.monotonic() - reading.age_seconds
         if moment >= self._reached_at:
@@ -178,7 +178,7 @@ class GroupTimes:
 
 
 def unit_of(shapes: Sequence[GroupShape], folder: Path) -> Unit:
-    """What a launch of a sweep is counted in: GPUs as soon as one of its groups has some, else cores.
+    """Return the unit of a launch's cost: GPUs as soon as one of its groups has some, else cores.
 
     Args:
         shapes: of the groups that are still to train; where there is none, it stays what it was.
@@ -298,7 +298,7 @@ def _ending(state: str) -> str:
 
 
 def _read(folder: Path) -> tuple[Ledger | None, _Open]:
-    """What earlier launches have cost, and of it the seconds of trials that had not ended."""
+    """Read the cost of earlier launches, and of it the seconds of trials that had not ended."""
     ledger = Ledger.read(folder)
     try:
         content: dict[str, Any] = json.loads((folder / COST_FILE).read_bytes())

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from paceline.sweeps.search.tune_thread import TuneThread
 
 POLL_SECONDS = 0.2
-"""How often the driver looks. It looks by the clock, not when something has changed: what is shown changes with the
-time, and changes of many slots must not wake it more often."""
+"""Time between two looks of the driver. It looks by the clock, not at each change: the display changes with the time,
+and the changes of many slots must not wake the driver more often."""
 LEAVE_SECONDS = 6.0
-"""How long Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
+"""Time that Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
 SAVE_SECONDS = 300.0
-"""How long trials that were told to stop may take to save their states."""
+"""Time that trials may take to save their states and stop."""
 _REMOVED = "its folder was removed"
 
 
@@ -159,7 +159,7 @@ class SweepDriver:
         return Closing(status, list(known), report, self._fault, disk_full, ledger, goes_on)
 
     def _settle(self, view: SweepView) -> Ledger | None:
-        """What the sweep has cost; groups that leave are waited for, since they cost until then."""
+        """Write and return the cost of the sweep; groups that leave are waited for, since they cost until then."""
         if self._costs is None:
             return None
         if not view.busy:  # those whose workers hang are let go, and waited for, at the end
@@ -182,7 +182,7 @@ class SweepDriver:
             self._launch.listener.event("warning", {"code": "best-config-not-written", "message": message})
 
     def _can_go_on(self, status: str) -> bool:
-        """Whether the same command is to continue with the sweep; otherwise it starts a new one, with any config."""
+        """Return True if the same command continues with the sweep; otherwise it starts a new one, with any config."""
         if is_hopeless(self._fault):
             return False
         return status == "interrupted" or self._is_out_of_time or bool(self._fault)

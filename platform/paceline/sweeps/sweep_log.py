@@ -17,7 +17,7 @@ FILE = "log.jsonl"
 
 @dataclass
 class SweepHistory:
-    """What a sweep's journal says."""
+    """Contents of a sweep's journal."""
 
     trials: dict[str, Trial] = field(default_factory=dict)
     """By id, each as it was written down last."""
@@ -42,7 +42,7 @@ class SweepHistory:
 
     @property
     def decided(self) -> list[tuple[str, dict[str, float]]]:
-        """Those of `rungs` that are over, each once: one where a trial still waits is going to be reported again."""
+        """The entries of `rungs` that are over, each once: one where a trial still waits will be reported again."""
         ended = self.ended
         return [
             (trial_id, values)
@@ -52,7 +52,7 @@ class SweepHistory:
 
 
 def read_log(folder: Path) -> SweepHistory:
-    """What is known of the sweep in a folder; nothing of one that has not begun.
+    """Read the journal of the sweep in a folder; empty for one that has not begun.
 
     Raises:
         EnvironmentFault: another version of Paceline has written it.
@@ -106,7 +106,7 @@ def _journal(folder: Path) -> Journal:
 
 
 def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
-    """Whether an entry has all that its kind needs; one of a kind that is not known here has."""
+    """Return True if an entry has all that its kind needs; one of a kind that is not known here has."""
     if kind == "trial":
         return _is_trial(content)
     if kind == "rung":
@@ -117,7 +117,7 @@ def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
 
 
 def _is_trial(content: Mapping[str, Any]) -> bool:
-    """Whether each field is there, or has a default, and is of the kind of its default. One that is not known here is
+    """Return True if each field is there, or has a default, and is of the kind of its default. An unknown one is
     no damage, but that of another version."""
     if not {"id", "params"} <= content.keys():
         return False

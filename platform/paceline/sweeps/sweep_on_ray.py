@@ -38,7 +38,7 @@ CALLS = 1000
 """Calls that the coordinator takes in at the same time, beside those of each slot that wait at it."""
 CALLS_OF_A_SLOT = 8
 _TUNES_FOLDER = "tune-"
-"""How the folders begin that Tune writes to; each launch has one of its own."""
+"""Prefix of the folders that Tune writes to; each launch has one of its own."""
 
 
 def run_on_ray(launch: SweepLaunch) -> Closing:
@@ -192,7 +192,7 @@ def _costs(launch: SweepLaunch, coordinator: Any, groups: WorkerGroupManager, un
 
 
 def _ray_folder(sweep: Path) -> Path:
-    """Where Ray writes. Tune writes settings there as they are, secrets of theirs included: for its owner alone."""
+    """Make the folder where Ray writes. Tune writes settings there with their secrets, so it is for its owner alone."""
     folder = sweep / "ray"
     with writable(sweep):
         make_folder(folder)

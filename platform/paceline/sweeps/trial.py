@@ -20,7 +20,7 @@ JSON_FIELDS = ("id", "params", "state", "reason", "metrics", "weights_sha256")
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """What a trial is to try out."""
+    """A trial's id, and the values that it tries."""
 
     id: str
     """Names the trial within its sweep: `0007`, in the order in which the trials were made."""
@@ -39,7 +39,7 @@ class Trial(PlannedTrial):
 
     state: TrialState = "pending"
     reason: str = ""
-    """Why it ended as it did; empty when it finished."""
+    """The reason why it ended as it did; empty when it finished."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The newest value of each metric."""
     weights_sha256: str = ""
@@ -54,7 +54,7 @@ class Trial(PlannedTrial):
     seconds: float = 0.0
     """Time on a worker group, in seconds."""
     attempts: int = 0
-    """How often it was begun on a worker group; more than once after a kill, or a pause."""
+    """Counts its starts on a worker group; more than one after a kill, or a pause."""
     checkpoint: str = ""
     """Folder of its newest checkpoint."""
     mlflow_run_id: str = ""
@@ -105,11 +105,11 @@ class TrialTable(Sequence[Trial]):
         self._places: list[tuple[int, str]] = []
         self._trials: dict[str, Trial] = {}
         self.counts: Counter[str] = Counter()
-        """How many trials are in each state."""
+        """Number of trials in each state."""
         self.num_infeasible = 0
-        """How many finished trials break a constraint."""
+        """Number of finished trials that break a constraint."""
         self.open: dict[str, Trial] = {}
-        """Those that have not ended, by id."""
+        """Trials that have not ended, by id."""
         self.ended_ids: list[str] = []
         """Of those that have ended, in the order in which they did."""
         self.update(trials)
@@ -142,17 +142,17 @@ class TrialTable(Sequence[Trial]):
 
     @property
     def num_ended(self) -> int:
-        """How many trials have ended."""
+        """Number of trials that have ended."""
         return len(self.ended_ids)
 
     @property
     def num_trained(self) -> int:
-        """How many trials have ended, without those that were not trained."""
+        """Number of trials that have ended, without those that were not trained."""
         return self.num_ended - self.num_untrained
 
     @property
     def num_untrained(self) -> int:
-        """How many trials have ended before they began."""
+        """Number of trials that ended before they began."""
         return sum(self.counts[state] for state in NOT_TRAINED)
 
     @property

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_SECONDS = 1800
 """Of the process group that Ray Train makes. Each trial has one of its own, with the time-out of its config."""
 LEAVING_SECONDS = 30.0
-"""How long a group that was told to leave may take. Then its workers are killed: they hold what the next one needs."""
+"""Time that a group may take to leave. Then its workers are killed: they hold what the next one needs."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class _Group:
     generation: int
     fitting: TrainerThread
     units: float
-    """How many of what the sweep's cost is counted in."""
+    """Cores or GPUs, as the sweep's cost is counted."""
     began: float
     """When it was asked for."""
     left: float = 0.0
@@ -66,7 +66,7 @@ class WorkerGroupManager:
 
     @property
     def have_whole_gpus(self) -> bool:
-        """Whether all groups so far have trained on GPUs, and have shared none of them."""
+        """True if all groups so far have trained on GPUs, and have shared none of them."""
         return all(shape.has_whole_gpus for shape in self._shapes)
 
     def follow(self, wanted: Sequence[WantedGroup]) -> None:

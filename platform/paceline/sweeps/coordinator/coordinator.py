@@ -155,7 +155,7 @@ class SweepCoordinator(GroupReports):
         self._scheduler.times.end(slot_number, generation)
 
     async def spent(self) -> Spent:
-        """What the groups of this launch have spent their time on until now."""
+        """Return the time that the groups of this launch have spent until now."""
         return self._scheduler.times.spent()
 
     async def let_groups_go(self) -> None:

@@ -9,15 +9,15 @@ from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
 from paceline.sweeps.states import TrialState
 
 MAX_LAUNCH_FAILURES = 3
-"""How often in a row worker groups may fail to start before the sweep gives up, when there is none at work."""
+"""Failed starts of worker groups in a row after which the sweep gives up, when no group is at work."""
 MAX_IDLE_STARTS = 3
-"""How often in a row a group may be started again without getting to a trial."""
+"""Starts of a group in a row that may end before it begins a trial."""
 LOOK_SECONDS = 1.0
-"""How often trials are looked after whose workers give no sign of life."""
+"""Time between two looks for trials whose workers give no sign of life."""
 SAVE_SECONDS = 300.0
-"""How long workers that are to stop may take for it."""
+"""Time that workers may take to stop."""
 OVERDUE_SECONDS = 60.0
-"""How long a trial may continue after its `sweep.stop.trial_seconds`."""
+"""Time that a trial may continue after its `sweep.stop.trial_seconds`."""
 
 
 class GroupFailures:

@@ -46,7 +46,7 @@ class GroupReports:
         return incarnation
 
     async def take(self, slot_number: int, generation: int, incarnation: int) -> Attempt | None:
-        """What a group is to do next; waits until there is something. None: it is to leave. Called by its rank 0.
+        """Return the next attempt for a group, once there is one; None: it is to leave. Called by its rank 0.
 
         The trial is the group's once something is heard of it: the caller may have died while it waited. A group that
         asks while it has a trial did not get the answer, since the coordinator died: it gets the same trial again.
@@ -123,7 +123,7 @@ class GroupReports:
         return (0, False) if run is None else await run.write(lambda coordinator: coordinator.secure(end))
 
     async def may_commit(self, trial_id: str, attempt: int) -> bool:
-        """Whether the trial still belongs to the group that asks, so that it may put a checkpoint in place."""
+        """Return True if the trial still belongs to the group that asks, so that it may put a checkpoint in place."""
         return self._running(trial_id, attempt) is not None
 
     async def rung(self, trial_id: str, attempt: int, values: dict[str, float]) -> bool | None:
@@ -154,7 +154,7 @@ class GroupReports:
         return may_continue
 
     async def finish(self, trial_id: str, attempt: int, ending: Mapping[str, Any]) -> None:
-        """How the training of a trial ended, from rank 0 or from the rank that failed; the first word stays.
+        """Take the end of a trial's training, from rank 0 or from the rank that failed; the first report counts.
 
         Args:
             ending: with what could not be recorded before, see `FinalReport`.

@@ -101,23 +101,23 @@ class RunningTrial(SavedAttempt):
     writes: WriteQueue
     """Of its record."""
     is_told: bool = False
-    """Whether Tune has been told of the rung where it waits."""
+    """True once Tune has been told of the rung where it waits."""
     reached: dict[str, float] = field(default_factory=dict)
     """The values at the rung that it reached last."""
     stopping_since: float = 0.0
     """When it was first told to stop."""
     visit: str | None = ""
-    """Which of Tune's trainables has it now; None: not known since the coordinator was started again."""
+    """Names the one of Tune's trainables that has it; None: not known since the coordinator was started again."""
     calls: int = 0
-    """How often Tune has asked for it, or released it: only the newest call is waited for."""
+    """Counts how often Tune has asked for it, or released it: only the newest call is waited for."""
     assignments: int = 0
-    """How often it was given a slot."""
+    """Counts the slots that it was given."""
     changes: list[str] = field(default_factory=list)
     """The values that were changed since it began, and at which step."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over for good."""
+        """True once it is over for good."""
         return self.trial.state in ENDED
 
     @property
@@ -127,7 +127,7 @@ class RunningTrial(SavedAttempt):
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something that Tune does not know: a rung, or that it has released its slot."""
+        """True if Tune does not know of its rung yet, or that it has released its slot."""
         return self.state == "waiting" or (self.rung is not None and not self.is_told)
 
     def _turn(self, state: AttemptState) -> None:
@@ -252,7 +252,7 @@ class RunningTrial(SavedAttempt):
         self.trial = replace(self.trial, state=state, reason=reason)
 
     def report(self) -> TrialReport:
-        """What Tune gets now."""
+        """Return what Tune gets now."""
         if self.rung is not None and not self.has_ended and self.stopping is None:
             self.is_told = True
             return TrialReport("running", {**self.trial.metrics, **self.rung}, self.trial.checkpoint)
@@ -260,7 +260,7 @@ class RunningTrial(SavedAttempt):
 
 
 def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
-    """What Tune gets about a trial that has ended: its metrics, and how far it came in each unit of a budget.
+    """Return what Tune gets about a trial that has ended: its metrics, and how far it came in each unit of a budget.
 
     Args:
         rung: the values at the rung that it reached last, if any. A trial that did not finish came no further.

@@ -18,11 +18,11 @@ class Slot(SavedSlot):
     workers: dict[int, list[bytes]] = field(default_factory=dict)
     """Pickled handles of the actors of each generation's group, until that is known to have ended."""
     times: GroupTimes = field(default_factory=GroupTimes)
-    """What the groups of all slots spend their time on."""
+    """Time accounting of the groups of all slots."""
 
     @property
     def wanted(self) -> WantedGroup:
-        """What the driver is to see to."""
+        """The group that the driver starts, or ends."""
         return WantedGroup(self.number, self.generation, self.shape)
 
     @property
@@ -32,11 +32,11 @@ class Slot(SavedSlot):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a group has taken the trial of this slot."""
+        """True if a group has taken the trial of this slot."""
         return self.state == "busy"
 
     def is_current(self, generation: int, incarnation: int | None = None) -> bool:
-        """Whether a worker's group is the one that this slot has now."""
+        """Return True if a worker's group is the one that this slot has now."""
         same = generation == self.generation and self.shape is not None
         return same and incarnation in (None, self.incarnation)
 
@@ -96,7 +96,7 @@ class Slot(SavedSlot):
         self._begin_generation(None)
 
     def suits(self, shape: GroupShape, fresh: bool) -> bool:
-        """Whether a trial can run in the group that is there."""
+        """Return True if a trial can run in the group that is there."""
         return self.shape == shape and not (fresh and self.was_used)
 
     def _turn(self, state: SlotState) -> None:

@@ -22,7 +22,7 @@ from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import note_stored, stored_bytes
 
 TROUBLE_SECONDS = 60.0
-"""How often the trouble that a trial's record has is reported, at the most."""
+"""Least time between two reports about trouble with a trial's record."""
 
 
 class SlotScheduler:
@@ -38,9 +38,9 @@ class SlotScheduler:
         self.times = GroupTimes(rules.goal)
         self.slots = [Slot(number, times=self.times) for number in range(rules.slots)]
         self.over = next(filter(None, map(rules.target_reached, recorder.trials.values())), "")
-        """Why the sweep ends before its last trial; empty while it continues."""
+        """The reason why the sweep ends before its last trial; empty while it continues."""
         self.fault = ""
-        """Why the sweep cannot continue; empty when it can."""
+        """The reason why the sweep cannot continue; empty when it can."""
         self.disk = DiskRoom(recorder.folder)
         self._num_trials = num_trials
         self._saved = SavedStates()
@@ -289,7 +289,7 @@ class SlotScheduler:
             slot.renew(None)
 
     def _still_to_come(self) -> int:
-        """How many trials may yet need a slot."""
+        """Return the number of trials that may yet need a slot."""
         if self.over:
             return 0
         if self._num_trials is None:

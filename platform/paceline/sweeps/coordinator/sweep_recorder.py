@@ -31,20 +31,20 @@ from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder, has_ended
 from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0
-"""How long a trial's record waits for MLflow; what is unsent by then stays in its journal."""
+"""Time that a trial's record waits for MLflow; what is unsent by then stays in its journal."""
 MOST_WRITERS = 64
-"""How many records of trials are written to at the same time."""
+"""Records of trials that are written to at the same time, at most."""
 PARENT_SECONDS = 1.0
-"""How often the sweep's own record gets the best values and the counts, at the most."""
+"""Least time between two updates of the best values and the counts in the sweep's own record."""
 MOST_CLOSINGS = 64
-"""How many records wait for MLflow at the same time."""
+"""Records that wait for MLflow at the same time, at most."""
 
 Closed = Callable[[dict[str, Any]], None]
 """Is given a `UploadReport` as a mapping."""
 
 
 class SweepRecorder:
-    """What is written down of a sweep. A full disk is reported to the watcher, and holds up nothing."""
+    """Writes the records of a sweep. A full disk is reported to the watcher, and holds up nothing."""
 
     def __init__(
         self,
@@ -84,10 +84,10 @@ class SweepRecorder:
         self.trials: dict[str, Trial] = {}
         """All trials that are known, by id."""
         self.metric_names: set[str] = set()
-        """Those that some trial has reported."""
+        """Names that some trial has reported."""
         self._best = BestSetting(objectives)
         self.endings: Counter[str] = Counter()
-        """How many trials have ended in each state."""
+        """Number of trials that have ended in each state."""
         self.version = 1
         """Grows with every change of a trial."""
         self._versions: dict[str, int] = {}  # by trial, the newest last
@@ -97,16 +97,16 @@ class SweepRecorder:
             is_lost = trial.state == "running" and not is_under_way
             self.note(replace(trial, state="pending") if is_lost else trial)
         self.last_rungs = log.history.last_rungs
-        """What is known of trials that are not under way: the values at the rung that each reached last."""
+        """Values at the rung that each trial reached last which is not under way."""
         self.events = EventLog()
         """For the watcher."""
 
     def store_of(self, trial_id: str) -> RunStore | None:
-        """Where a trial is kept when that is an object store; None for a folder."""
+        """Return the place of a trial in the object store; None for a folder."""
         return None if self._store is None else self._store.trial(trial_id)
 
     def has_ended(self, trial_id: str) -> bool:
-        """Whether a trial is over for good."""
+        """Return True if a trial is over for good."""
         known = self.trials.get(trial_id)
         return known is not None and known.state in ENDED
 

@@ -12,15 +12,15 @@ from paceline.sweeps.trial import Trial
 from paceline.tracking.costs import Goal
 
 EVALUATED = "val/"
-"""How the names begin of metrics that every evaluation reports."""
+"""Prefix of metrics that every evaluation reports."""
 MOST_IN_A_ROW = 2
-"""How many trials may find a disk full, with none between them that finished, before the sweep stops."""
+"""Trials that find a disk full, with none between them that finished, at which the sweep stops."""
 _NEVER_REPORTED = ("sweep.metric: no trial reports", "sweep.constraints: no trial reports")
-"""How the reason begins where a metric of the objectives, and where one of the constraints, is never reported."""
+"""Beginnings of the reason where a metric of the objectives, and where one of the constraints, is never reported."""
 
 
 def is_hopeless(fault: str) -> bool:
-    """Whether a sweep that could not continue for this reason never can: it needs another config."""
+    """Return True if a sweep that could not continue for this reason never can: it needs another config."""
     return fault.startswith(_NEVER_REPORTED)
 
 
@@ -34,13 +34,13 @@ def _is_of_evaluation(name: str, known: Iterable[str]) -> bool:
 
 @dataclass(frozen=True)
 class SweepRules:
-    """What the coordinator has to know of the sweep's config."""
+    """The part of the sweep's config that the coordinator needs."""
 
     objectives: tuple[Objective, ...]
     slots: int
     max_failures: int
     fresh_processes: bool
-    """Whether each trial gets processes of its own."""
+    """True: each trial gets processes of its own."""
     target: float | None = None
     """The sweep is over once a trial's first objective is as good as this."""
     trial_seconds: float | None = None
@@ -51,7 +51,7 @@ class SweepRules:
     """The cost to reach this is reported."""
 
     def never_reported(self, trial: Trial, reported: Collection[str]) -> str:
-        """Why nothing can be compared, since a trial has finished, or has been evaluated, without a metric of the sweep
+        """Tell why nothing can be compared: a trial has finished, or was evaluated, without a metric of the sweep
         that no other has either; empty when it can. A value that is not finite counts as reported.
 
         Args:
@@ -77,7 +77,7 @@ class SweepRules:
         return f"{start} {name!r} ({hint}reported: {', '.join(sorted(known))})"
 
     def target_reached(self, trial: Trial) -> str:
-        """Why the sweep is over because of a trial; empty when it is not."""
+        """Return why the sweep is over because of a trial; empty when it is not."""
         metric, mode = self.objectives[0]
         value = trial.metrics.get(metric)
         if trial.state != "finished" or self.target is None or value is None:
@@ -97,7 +97,7 @@ class DiskRoom:
 
     def __init__(self, folder: Path, probe: Callable[[Path], bool] = has_room) -> None:
         self.reason = ""
-        """Why trials are left for a later launch, in the words of the newest one; empty when none is."""
+        """The reason why trials are left for a later launch, that of the newest one; empty when none is."""
         self._folder, self._probe = folder, probe
         self._in_a_row = 0
 

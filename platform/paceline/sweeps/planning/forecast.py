@@ -43,14 +43,14 @@ MOST_RUNGS = 100
 
 @dataclass(frozen=True)
 class PlannedTrialRow:
-    """What follows from one trial. What is only known when the data are loaded, or from trial steps, is None."""
+    """Derived values of one trial. None: only known when the data are loaded, or from trial steps."""
 
     id: str
     params: Mapping[str, Any]
     lr: float | None
     """Peak learning rate, scaled to the global batch size; None where the module's own optimizer has it."""
     lr_rule: str
-    """How it comes about; empty when it is the config's own."""
+    """The rule that gives it; empty when it is the config's own."""
     global_batch_size: int
     micro_batch_size: int | None
     gradient_accumulation_steps: int | None
@@ -59,12 +59,12 @@ class PlannedTrialRow:
     samples: int | None
     """Training samples of the whole training, each counted as often as it is used."""
     warnings: tuple[str, ...]
-    """What is valid, but hardly what was meant."""
+    """Valid settings that were hardly meant."""
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What follows from the trials of a sweep."""
+    """Derived values of the trials of a sweep."""
 
     rows: list[PlannedTrialRow]
     total_samples: int | None
@@ -74,19 +74,19 @@ class Preview:
 
 @dataclass(frozen=True)
 class SlotForecast:
-    """How many trials are going to run side by side, each on a worker group of its own."""
+    """Number of trials that are going to run side by side, each on a worker group of its own."""
 
     number: int | None
     """None where it depends on a cluster, or where there is no room for a single group."""
     fault: str
-    """Why this machine cannot run the sweep; empty when it can."""
+    """The reason why this machine cannot run the sweep; empty when it can."""
     shapes: list[GroupShape]
     """Of each trial; a single one where the trials are not known."""
 
 
 @dataclass(frozen=True)
 class RungPlan:
-    """Where trials are compared, in `budget_unit`."""
+    """Amounts at which trials are compared, in `budget_unit`."""
 
     unit: str
     first: float
@@ -100,16 +100,16 @@ class RungPlan:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast trials of the same name have trained."""
+    """Measured speed of trials of the same name."""
 
     samples_per_second: float
     source: str
-    """What it was measured of, in words."""
+    """The trials or the run that it was measured of, in words."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What training takes at a speed that was measured; what comes beside it, such as evaluation, is left out."""
+    """Cost of training at a speed that was measured; what comes beside it, such as evaluation, is left out."""
 
     speed: Speed
     seconds: float | None
@@ -136,9 +136,9 @@ class Forecast:
     """Of an extension without the trials that have ended."""
     preview: Preview
     notes: list[str]
-    """What was warned of while the trials were made."""
+    """Warnings while the trials were made."""
     trials: int
-    """Those that will be trained, at the most."""
+    """Trials that will be trained, at most."""
     slots: SlotForecast
     rungs: RungPlan | None
     samples: int | None
@@ -154,7 +154,7 @@ class Forecast:
 
     @property
     def is_bound(self) -> bool:
-        """Whether trials may end early, so that samples and cost are the most that it can come to."""
+        """True if trials may end early, so that samples and cost are upper bounds."""
         return self.sweep.scheduler in ("asha", "median") or self.sweep.stop != StopConfig()
 
 

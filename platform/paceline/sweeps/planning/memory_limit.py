@@ -22,7 +22,7 @@ class FittingTrials:
     made: PlannedTrials
     """Without the trials that cannot fit, which are among those passed over, as `predicted_oom`."""
     predicted_bytes: Mapping[str, int]
-    """What was predicted for the trials that are left, by id."""
+    """Predictions for the trials that are left, by id."""
 
 
 def fitting(
@@ -64,7 +64,7 @@ def fitting(
 
 
 def _as_before(made: PlannedTrials, ended: Mapping[str, Trial]) -> PlannedTrials:
-    """What an earlier launch has left out stays left out, whatever this machine has."""
+    """Leave out what an earlier launch has left out, whatever this machine has."""
     return _without(made, [trial for trial in ended.values() if trial.state == "predicted_oom"])
 
 

@@ -24,7 +24,7 @@ VALUE_CODES = (
 )
 """Codes of the problems that a value has by itself, rather than beside others: skipping it would hide a mistake."""
 MOST_REASONS = 10
-"""How many reasons are reported; of more, those that differ in their numbers alone are reported as one."""
+"""Reasons that are reported, at most; of more, those that differ in their numbers alone are reported as one."""
 
 
 class FailingParams(NamedTuple):
@@ -34,7 +34,7 @@ class FailingParams(NamedTuple):
     problems: list[Problem]
 
     def reason(self) -> str:
-        """What is wrong, on one line."""
+        """Return the problems on one line."""
         return "; ".join(_reason(problem) for problem in self.problems)
 
 
@@ -66,7 +66,7 @@ class ParamsCheck:
         self._calls: dict[str, list[Problem]] = {}
 
     def problems(self, setting: Mapping[str, Any]) -> list[Problem]:
-        """What is wrong with the config that a setting makes, and with what follows from it; empty when it is right."""
+        """Return the problems of the config that a setting makes, and of what follows from it."""
         try:
             config = self._base.with_overrides(setting)
             derive(config, self._sizes.of(config))
@@ -77,7 +77,7 @@ class ParamsCheck:
         return self._about_code(config) if any(map(_calls_code, setting)) else []
 
     def _about_code(self, config: ExperimentConfig) -> list[Problem]:
-        """What is wrong with how the config calls the user's own code, looked up once for each way of calling it."""
+        """Return the problems of how the config calls user code, looked up once for each way of calling it."""
         tree = config.model_dump(include=set(ROOMS))
         parts = [(key, part) for key, part in components_in(tree) if "path" in part]
         calls = [(key, part["path"], tuple(part.get("args", ()))) for key, part in parts]
@@ -88,7 +88,7 @@ class ParamsCheck:
 
 
 def _calls_code(axis: str) -> bool:
-    """Whether an axis may change which code of the user's own is called, or with which arguments."""
+    """Return True if an axis may change which user code is called, or with which arguments."""
     section, *below = axis.split(".")
     below = below[1:] if section in COMPONENT_LISTS else below
     return section in ROOMS and (not below or below[0] in ("path", "args"))
@@ -120,7 +120,7 @@ def _values(sweep: SweepConfig, axis: str) -> Sequence[Any]:
 
 
 def _problems_anywhere(check: ParamsCheck, sweep: SweepConfig, axis: str, value: Any) -> list[Problem]:
-    """What is wrong with a value beside the config's own; empty if it is right beside any others that are tried."""
+    """Return the problems of a value beside the config's own; empty if it is right beside any others that are tried."""
     alone = check.problems({axis: value})
     if not alone or any(not check.problems({**others, axis: value}) for others in _others(sweep, axis)):
         return []
@@ -128,7 +128,7 @@ def _problems_anywhere(check: ParamsCheck, sweep: SweepConfig, axis: str, value:
 
 
 def _others(sweep: SweepConfig, axis: str) -> Iterator[dict[str, Any]]:
-    """What the other axes may be set to: their first values; and each component that the axis may be a field of."""
+    """Yield settings of the other axes: their first values; and each component that the axis may be a field of."""
     first = {other: _values(sweep, other)[0] for other in sweep.space if other != axis}
     yield first
     for selector in (f"{axis.partition('.')[0]}.{name}" for name in SELECTORS):

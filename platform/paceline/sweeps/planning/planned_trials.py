@@ -53,15 +53,15 @@ class TrialNumbers:
 
 @dataclass(frozen=True)
 class PlannedTrials:
-    """What a sweep is to try, and what it passes over."""
+    """The trials of a sweep, and those that it passes over."""
 
     planned_trials: list[PlannedTrial]
     """In the order in which they are to begin; none with `search: optuna`, which chooses them as it goes."""
     skipped: list[Trial]
-    """Those that are no valid config, with the reason; numbered together with the trials."""
+    """Trials that are not a valid config, with the reason; numbered together with the others."""
 
     def without(self, ids: Container[str]) -> "PlannedTrials":
-        """Those that are none of these trials."""
+        """Return the trials without these."""
         planned_trials = [planned for planned in self.planned_trials if planned.id not in ids]
         return PlannedTrials(planned_trials, [trial for trial in self.skipped if trial.id not in ids])
 
@@ -79,7 +79,7 @@ def section_of(config: ExperimentConfig) -> SweepConfig:
 
 
 def trial_count(section: SweepConfig) -> int:
-    """How many trials a sweep comes to, those included that are to be skipped; without a look at any of them."""
+    """Number of trials of a sweep, those included that are to be skipped; without a look at any of them."""
     planned_trials = section.num_samples
     if section.search == "grid" or planned_trials is None:
         planned_trials = math.prod(len(values) for values in section.lists.values())

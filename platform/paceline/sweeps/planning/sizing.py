@@ -47,7 +47,7 @@ class TrialConfigs:
         return [self._config_of(planned) for planned in planned_trials or [_AS_IT_STANDS]]
 
     def longest(self, planned_trials: Sequence[PlannedTrial], unit: str) -> float:
-        """How long the longest trial is, in `budget_unit`; infinite for seconds, and where that is not known."""
+        """Return the length of the longest trial, in `budget_unit`; infinite for seconds, and where it is not known."""
         if unit == "seconds":
             return math.inf
         lengths = [self._length_of(planned) for planned in planned_trials or [_AS_IT_STANDS]]
@@ -87,7 +87,7 @@ def trial_length(config: ExperimentConfig, sizes: Sizes | None) -> tuple[float, 
 
 
 def _length_as_written(trainer: TrainerConfig, global_batch_size: int) -> tuple[float, float]:
-    """What is known of data of unknown size: the one of epochs and samples that alone says when a training ends."""
+    """Return the length for data of unknown size: the one of epochs and samples that alone ends a training."""
     if trainer.max_steps is None:
         return trainer.epochs or 1, math.inf
     return math.inf, math.inf if trainer.epochs is not None else trainer.max_steps * global_batch_size
@@ -102,7 +102,7 @@ _EXAMPLES = {
 
 
 def first_rung(section: SweepConfig, length: float) -> float:
-    """Where trials are first compared, in `budget_unit`.
+    """Return the amount at which trials are first compared, in `budget_unit`.
 
     Raises:
         ConfigError: it has to be given, since the length of a trial is not known, or it is beyond the end of all.
@@ -136,7 +136,7 @@ def group_shape(config: ExperimentConfig, available: Resources) -> GroupShape:
 
 
 def needs_fresh_processes(config: ExperimentConfig, available: Resources) -> bool:
-    """Whether the config sets what only a fresh process can: cuBLAS reads its workspace setting when CUDA starts."""
+    """Return True if the config needs a fresh process: cuBLAS reads its workspace setting when CUDA starts."""
     return config.trainer.deterministic and uses_gpu(of_fixed_size(config), available)
 
 
@@ -190,12 +190,12 @@ def _check_fit(config: ExperimentConfig, shape: GroupShape, available: Resources
 
 
 def groups_that_fit(shape: GroupShape, available: Resources) -> int:
-    """How many worker groups of a shape there is room for at the same time. A worker takes what it has of one node."""
+    """Number of worker groups of a shape that fit at the same time. A worker takes what it has of one node."""
     return placement.groups_that_fit(shape.request(), available.nodes)
 
 
 def slots_for(section: SweepConfig, shapes: Sequence[GroupShape], available: Resources, trials: int) -> int:
-    """How many trials run side by side: as asked for, or as many as there is room for.
+    """Number of trials that run side by side: as asked for, or as many as there is room for.
 
     Raises:
         EnvironmentFault: there is no room for as many as were asked for.
@@ -249,7 +249,7 @@ class RecordedSizes:
 
 
 def _records(home: Path) -> Iterator[tuple[str, int, str]]:
-    """What stands for the data, the size of the training set, and where that is recorded; the newest first."""
+    """Key of the data, size of the training set, and the place of that record; the newest first."""
     for folder in sorted(home.glob("*/"), reverse=True)[:_NEWEST]:
         try:
             found = list(_of_sweep(SweepFolder(folder))) + list(_of_run(RunFolder(folder)))

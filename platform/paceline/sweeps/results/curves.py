@@ -69,7 +69,7 @@ def panels(
 
 
 def has_samples(config: ExperimentConfig, trials: Sequence[Trial]) -> bool:
-    """Whether curves are over samples; otherwise over steps."""
+    """Return True if curves are over samples; otherwise they are over steps."""
     return any(_samples_per_step(config, trial) for trial in trials)
 
 
@@ -113,7 +113,7 @@ def _chosen(settings: Sequence[SettingSummary], places: Mapping[str, int]) -> li
 
 
 def _samples_per_step(config: ExperimentConfig, trial: Trial) -> float | None:
-    """How many samples an optimizer step takes; None where that is not known. Settings may differ in it."""
+    """Return the samples of an optimizer step; None where that is not known. Settings may differ in it."""
     if trial.state in ("finished", "pruned") and trial.steps and trial.samples:
         return trial.samples / trial.steps
     given = trial.params.get("data.global_batch_size", config.data.global_batch_size)

@@ -182,7 +182,7 @@ def _title(trials: Sequence[Trial], objective: Objective, others: Sequence[str])
 
 
 def how_they_stand(trials: Sequence[Trial]) -> str:
-    """Why nothing can be drawn, to be added to a message: how many trials are in each state."""
+    """Return the end of a message about nothing to draw: the number of trials in each state."""
     return f", so there is nothing to draw (of {len(trials)} trials: {result_text.counts_text(trials) or 'none'})"
 
 
@@ -277,7 +277,7 @@ def _extend(values: Sequence[float], low: float, high: float) -> str:
 
 
 def _place_on(axes: Axes, which: str, values: Sequence[Any], is_log: bool) -> dict[Any, float]:
-    """Where each value is: numbers as they are, others side by side as they first come up."""
+    """Return the place of each value: numbers as they are, others side by side as they first come up."""
     distinct = {_same(value): value for value in values}
     axis = axes.xaxis if which == "x" else axes.yaxis
     if not all(labels.is_number(value) for value in distinct.values()):

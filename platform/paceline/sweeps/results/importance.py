@@ -96,7 +96,7 @@ def _distribution(section: SweepConfig, axis: str, values: Sequence[Any]) -> "Ba
 
 
 def is_log(section: SweepConfig, axis: str, values: Sequence[Any]) -> bool:
-    """Whether the numbers of an axis are to be compared by their logarithms: as drawn, or as a list spreads."""
+    """Return True if the numbers of an axis are to be compared by their logarithms: as drawn, or as a list spreads."""
     drawn_from = section.space.get(axis)
     if isinstance(drawn_from, Range):
         return isinstance(drawn_from, LogUniform)
@@ -111,7 +111,7 @@ def _param(value: Any, distribution: "BaseDistribution") -> Any:
 
 
 def _same(value: Any) -> str:
-    """What values that say the same have in common."""
+    """Return a key that equal values have in common."""
     return json.dumps(float(value) if labels.is_number(value) else value, sort_keys=True, default=repr)
 
 

@@ -42,7 +42,7 @@ def value_text(value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of an axis is a finite number; true and false are none."""
+    """Return True if a value of an axis is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -41,7 +41,7 @@ COSTS = ("samples_per_second", "seconds")
 MOST_CELLS = 12
 """An axis with more numbers is drawn as a scale rather than as cells."""
 DRAW_SECONDS = 20.0
-"""How long the end of a sweep waits for its pictures; those of ordinary ones take a second or two."""
+"""Time that the end of a sweep waits for its pictures; those of ordinary ones take a second or two."""
 
 
 def pictures_of(

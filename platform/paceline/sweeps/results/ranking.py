@@ -22,7 +22,7 @@ MEASURES: Mapping[str, Mode] = {
     "samples": "min",
     "steps": "min",
 }
-"""What every trial knows of itself beside its metrics, and which way it is better."""
+"""Measures that every trial has beside its metrics, and which way each is better."""
 _LAST_PARTS: Mapping[str, Mode] = {"loss": "min", "accuracy": "max"}
 _ENCODER = json.JSONEncoder(sort_keys=True, default=repr)
 
@@ -100,7 +100,7 @@ def aggregate(trials: Sequence[Trial], metrics: Sequence[str]) -> list[SettingSu
 
 
 def setting_key(trial: Trial) -> str:
-    """What trials of one setting have in common."""
+    """Return a key that the trials of one setting have in common."""
     return _ENCODER.encode(trial.setting)
 
 
@@ -166,11 +166,11 @@ class Comparable:
     """Settings by whether they can be compared in several objectives."""
 
     complete: list[SettingSummary]
-    """Those that keep all constraints, with the most finished seeds."""
+    """Settings that keep all constraints, with the most finished seeds."""
     incomplete: list[SettingSummary]
-    """Those with fewer."""
+    """Settings with fewer."""
     infeasible: list[SettingSummary]
-    """Those that break a constraint."""
+    """Settings that break a constraint."""
 
 
 def by_completeness(trials: Sequence[Trial], objectives: Sequence[Objective]) -> Comparable:

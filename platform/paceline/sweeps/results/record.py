@@ -54,7 +54,7 @@ def sweep_record(launch: "SweepLaunch") -> RunRecord:
 
 
 def story_of(launch: "SweepLaunch") -> SweepStory:
-    """What the saved view of the sweep is about."""
+    """Return the contents of the saved view of the sweep."""
     section = launch.sweep
     axes = [
         ViewAxis(key, isinstance(axis, Range) or all(map(is_number, axis)), isinstance(axis, Range))
@@ -90,7 +90,7 @@ def rows_of(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
 
 
 def _measures(trial: Trial, metrics: Sequence[str]) -> dict[str, float]:
-    """Those of a sweep's metrics that a trial knows of itself, such as its seconds."""
+    """Return those of a sweep's metrics that a trial knows of itself, such as its seconds."""
     values = {metric: value_of(trial, metric) for metric in metrics if metric in MEASURES}
     return {metric: value for metric, value in values.items() if value is not None}
 
@@ -103,7 +103,7 @@ def note_of(
     ledger: Ledger | None = None,
     pictures: Mapping[str, str] | None = None,
 ) -> str:
-    """What the sweep came to, as Markdown for the page of its own run.
+    """Return the result of the sweep, as Markdown for the page of its own run.
 
     Args:
         pictures: those among its artifacts: file name to what it shows.
@@ -120,7 +120,7 @@ def note_of(
 
 
 def changes_of(config: ExperimentConfig, best: Trial) -> dict[str, tuple[str, str]]:
-    """What the config of a trial has in place of the sweep's own, by dotted key: both values as text."""
+    """Return the values of the sweep's config that a trial replaces, by dotted key: both values as text."""
     chosen = trial_config(config, best.params)
     before, after = (flatten(each.model_dump(mode="json", exclude={"sweep", "tuneup"})) for each in (config, chosen))
     keys = [key for key in dict.fromkeys([*after, *before]) if before.get(key) != after.get(key)]
@@ -169,7 +169,7 @@ def _without_columns(metrics: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Closing:
-    """How a sweep ended."""
+    """The end of a sweep."""
 
     status: str
     """`finished`, `stopped` or `interrupted`."""
@@ -177,17 +177,17 @@ class Closing:
     report: dict[str, Any] = field(default_factory=dict)
     """A `UploadReport` of the sweep's own run."""
     fault: str = ""
-    """Why it could not continue; empty when it could."""
+    """The reason why it could not continue; empty when it could."""
     disk_full: str = ""
-    """Why trials are left that the same command continues with: a disk was full; empty when none was."""
+    """The reason why trials are left that the same command continues with: a disk was full; empty when none was."""
     cost: Ledger | None = None
-    """What it took, all launches together."""
+    """Cost of all launches together."""
     goes_on: bool = False
-    """Whether the same command continues with the sweep; otherwise it starts a new one, with any config."""
+    """True if the same command continues with the sweep; otherwise it starts a new one, with any config."""
 
 
 def status_of(trials: Sequence[Trial], total: int, over: str) -> str:
-    """How the sweep ended, from the reason why it was over early, if any."""
+    """Return the status of the sweep, from the reason why it was over early, if any."""
     if over == INTERRUPTED:
         return "interrupted"
     if over:

@@ -29,11 +29,11 @@ from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 @dataclass(frozen=True)
 class _Launch:
-    """What the sweep's own record says of its last launch."""
+    """The last launch by the sweep's own record."""
 
     seconds: float = 0.0
     over: str = ""
-    """Why it ended before its last trial."""
+    """The reason why it ended before its last trial."""
     url: str | None = None
     run_id: str | None = None
     review_url: str | None = None
@@ -90,7 +90,7 @@ def _config(sweep: SweepFolder, content: dict[str, Any]) -> ExperimentConfig:
 
 
 def _is_at_work(sweep: SweepFolder, store: RunStore | None) -> bool:
-    """Whether a process works on the sweep; one that was killed has left its status, but not its lock."""
+    """Return True if a process works on the sweep; one that was killed has left its status, but not its lock."""
     if store is not None:
         from paceline.storage.lease import is_held
 

@@ -57,11 +57,11 @@ class SweepResult:
     parent_run_id: str | None = None
     """MLflow's id of the run whose children are the trials."""
     needs_ui: bool = False
-    """Whether the MLflow page is there only while `paceline ui` runs."""
+    """True if the MLflow page is there only while `paceline ui` runs."""
     review_url: str | None = None
     """MLflow's page with the trials side by side, see `tracking.views`."""
     cost: Ledger | None = None
-    """What it took, all launches together, with failed and pruned trials and the time between them."""
+    """Cost of all launches together, with failed and pruned trials and the time between them."""
 
     @cached_property
     def df(self) -> "pd.DataFrame":
@@ -102,12 +102,12 @@ class SweepResult:
 
     @property
     def has_constraints(self) -> bool:
-        """Whether the sweep has constraints, and a trial has ended that may break them."""
+        """True if the sweep has constraints, and a trial has ended that may break them."""
         return any(trial.violations for trial in self.trials)
 
     @property
     def why_no_best(self) -> str:
-        """Why there is no best trial."""
+        """The reason why there is no best trial."""
         if self._text.ranked:
             return f"all {counted(len(self._text.ranked), 'finished setting')} break a constraint of sweep.constraints"
         return f"no trial finished with {self.objectives[0][0]}"

@@ -26,7 +26,7 @@ RANKED_METRICS = 3
 TEXT_WIDTH = 106
 """Characters of a line of the ranking: with the labels before it, it fits 120 columns."""
 NAMED_TRIALS = 3
-"""How many trials of one reason are named, at most."""
+"""Trials of one reason that are named, at most."""
 GAP = "  "
 LEAST_WIDTH = 12
 """Characters that the column of a table keeps which gives way."""
@@ -40,7 +40,7 @@ Rows = list[tuple[str, str]]
 
 
 class ResultText:
-    """What is shown of the trials of a sweep."""
+    """Text about the trials of a sweep."""
 
     def __init__(self, trials: Sequence[Trial], objectives: Sequence[Objective]) -> None:
         self._trials, self._objectives = sorted(trials, key=planned_order), objectives
@@ -142,7 +142,7 @@ def _labelled(label: str, texts: Sequence[str]) -> Rows:
 
 
 def counts_text(trials: Sequence[Trial], states: Sequence[str] = get_args(TrialState)) -> str:
-    """How many trials are in each of the states, those that occur: `29 finished (3 infeasible), 1 failed`."""
+    """Return the number of trials in each of the states that occur: `29 finished (3 infeasible), 1 failed`."""
     infeasible = sum(trial.is_feasible is False for trial in trials)
     return states_text(Counter[str](trial.state for trial in trials), states, infeasible)
 
@@ -177,7 +177,7 @@ def summary_text(best: Trial, spreads: Mapping[str, Spread], names: Mapping[str,
 
 
 def reasons_text(trials: Sequence[Trial], width: int) -> str:
-    """Why trials ended in one state, in one line of at most `width` characters: `2 failed: 0003, 0007 no room`."""
+    """Return why trials ended in one state, in at most `width` characters: `2 failed: 0003, 0007 no room`."""
     ids: dict[str, list[str]] = {}
     for trial in trials:
         ids.setdefault(" ".join(trial.reason.split()), []).append(trial.id)

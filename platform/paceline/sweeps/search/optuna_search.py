@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     import optuna
 
 MOST_IN_VAIN = 100
-"""How many proposals in a row may be no valid config before the search gives up."""
+"""Proposals in a row that are not a valid config after which the search gives up."""
 MOST_RESULTS = 750
 """The sampler goes over all results for each proposal (30 ms for 5,000 of them), so more than these are thinned out."""
 KEPT_RESULTS = 500
-"""How many are left then."""
+"""Results that are left then."""
 KEPT_BEST = 100
-"""How many of those are the best: TPE takes at most 25 results for good ones. The others are the newest."""
+"""Best results among those: TPE takes at most 25 results for good ones. The others are the newest."""
 
 
 class BoundedStudy:
@@ -180,7 +180,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         distributions = {name: _distribution(axis) for name, axis in sweep.space.items()}
         self._study = BoundedStudy(sweep.objectives, distributions, config.seed + len(numbers), slots > 1)
         self._numbers = deque(number for number in range(sweep.num_samples) if number not in numbers)
-        """Those of the proposals that are still to be made, each with an id for each seed."""
+        """Numbers of the proposals that are still to be made, each with an id for each seed."""
         self._proposals: dict[str, _Proposal] = {}
         """By the ids of their trials that have not ended."""
         self._waiting: deque[PlannedTrial] = deque()
@@ -244,7 +244,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         return [PlannedTrial(self._ids.id_of(number, seed), {**params, **own}) for seed, own in enumerate(owns)]
 
     def _number(self, trial: Trial) -> int:
-        """That of the proposal which a trial belongs to."""
+        """Return the number of the proposal which a trial belongs to."""
         return self._ids.place_of(trial.id)[0]
 
     def _tell(self, proposal: _Proposal) -> None:

@@ -69,13 +69,13 @@ def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, 
 
 @dataclass(frozen=True)
 class Past:
-    """What an earlier launch told a scheduler of a trial."""
+    """Result of a trial that an earlier launch gave a scheduler."""
 
     trial_id: str
     """Ours, such as `0007`."""
     result: dict[str, Any]
     is_last: bool = False
-    """Whether the trial has ended with it."""
+    """True if the trial has ended with it."""
 
 
 def past_results(history: SweepHistory, sweep: SweepConfig) -> list[Past]:

@@ -26,10 +26,10 @@ from paceline.sweeps.search.tune_trials import planned_trial_of
 
 POINTER = "checkpoint.json"
 STATE = "state"
-"""Where a result holds the trial's state."""
+"""Key of the trial's state in a result."""
 STEP_DONE = "done"
 PINS = 3
-"""How many pinned checkpoints of a trial stay: another one may be about to take over the last but one."""
+"""Pinned checkpoints of a trial that stay: another trial may be about to take over the last but one."""
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
@@ -164,7 +164,7 @@ def adopt(pinned: Path, checkpoints: Path) -> bool:
 
 
 def is_same(one: Path, other: Path) -> bool:
-    """Whether two folders hold the same checkpoint; their manifests vouch for every byte."""
+    """Return True if two folders hold the same checkpoint; their manifests vouch for every byte."""
     try:
         return (one / MANIFEST).read_bytes() == (other / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

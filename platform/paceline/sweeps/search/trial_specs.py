@@ -42,17 +42,17 @@ class TrialSpecBuilder:
     uri: str
     experiment: str
     tags: Mapping[str, str]
-    """Those that all trials have in common."""
+    """Tags that all trials have in common."""
     available: Resources
     rungs: Mapping[str, Any] | None = None
     predicted_bytes: Mapping[str, int] = field(default_factory=dict)
     """The predicted memory of one worker, by the trial's id, as far as it is known."""
     sizes: KnownSizes = field(default_factory=KnownSizes, repr=False, compare=False)
     store: RunStore | None = None
-    """Where the sweep is kept when that is an object store; its folder is the driver's working copy then."""
+    """The sweep's place when that is in an object store; its folder is the driver's working copy then."""
 
     def store_of(self, trial_id: str) -> RunStore | None:
-        """Where a trial is kept when that is an object store; None for a folder."""
+        """Return the place of a trial in the object store; None for a folder."""
         return None if self.store is None else self.store.trial(trial_id)
 
     @cached_property
@@ -106,7 +106,7 @@ class TrialSpecBuilder:
 
 
 def base_of(launch: "SweepLaunch") -> WorkerSpec:
-    """What the worker_specs of all trials have in common, ready to travel."""
+    """Return what the specs of all trials' workers have in common, ready to travel."""
     base = WorkerSpec(
         config_json=shareable(launch.config).model_dump_json(),
         objects=python_objects(launch.config),
@@ -116,7 +116,7 @@ def base_of(launch: "SweepLaunch") -> WorkerSpec:
 
 
 def spec_builder_of(launch: "SweepLaunch", plan: "SlotPlan", base: WorkerSpec) -> TrialSpecBuilder:
-    """What makes the trials' specs."""
+    """Return the builder of the trials' specs."""
     config = launch.config
     return TrialSpecBuilder(
         base=base,

@@ -24,10 +24,10 @@ from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
 
 ACTOR_FAILURES = 3
-"""How often Tune starts its part of a trial again; the trial itself continues meanwhile."""
+"""Failures after which Tune gives up its part of a trial; the trial itself continues meanwhile."""
 
 FREE_SECONDS = 10.0
-"""How long a sweep that has just ended on this node may take to give back what its part of Tune held."""
+"""Time that a sweep which has just ended on this node may take to give back what its part of Tune held."""
 
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the sweep has a journal of its own
@@ -44,11 +44,11 @@ MOST_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
 
 @dataclass(frozen=True)
 class TuneSetup:
-    """What Tune is asked to do."""
+    """Settings of Tune for one launch."""
 
     config: ExperimentConfig
     planned_trials: Sequence[PlannedTrial]
-    """What is left to do, in its order; empty when the trials are chosen while the sweep continues."""
+    """Trials that are left, in their order; empty when they are chosen while the sweep continues."""
     slots: int
     first_rung: float
     length: float
@@ -67,7 +67,7 @@ class TuneSetup:
 
     @property
     def is_population(self) -> bool:
-        """Whether Tune gets all trials at once: its population-based training refuses a searcher."""
+        """True if Tune gets all trials at once: its population-based training refuses a searcher."""
         return self.sweep.scheduler == "pbt"
 
     def grid(self) -> dict[str, Any]:

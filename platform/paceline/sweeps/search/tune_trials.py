@@ -19,7 +19,7 @@ TRIAL = "trial"
 
 
 class AxisPlaces:
-    """Where each value stands in its list, without a search through the list; `True == 1`, and a list may have both."""
+    """Place of each value in its list, without a search through the list; `True == 1`, and a list may have both."""
 
     def __init__(self, sweep: SweepConfig) -> None:
         self._places: dict[str, dict[str, int]] = {name: {} for name in sweep.lists}
