@@ -43,12 +43,20 @@ def ten_steps(weighted: bool) -> dict[str, Any]:
 
 class Reference(NamedTuple):
     gains: list[float]
+    squares: list[float]
+    """Estimated squared norm of the expected gradient at each step."""
+    variances: list[float]
+    """Estimated variance of one sample's gradient at each step."""
     weights: list[torch.Tensor]
     """The model's, after the last step."""
 
 
-def reference(weighted: bool, ranks: int, micro_batch: int) -> Reference:
-    """Train by the loops; the parts of a step are the ranks' shares, or one process's micro batches."""
+def reference(weighted: bool, ranks: int, micro_batch: int, follows_gain: bool = True) -> Reference:
+    """Train by the loops; the parts of a step are the ranks' shares, or one process's micro batches.
+
+    Args:
+        follows_gain: whether the learning rate is multiplied by the gain.
+    """
     torch.manual_seed(0)
     model, dataset = net().double(), Points(TRAIN)
     order = DataOrder(samples=TRAIN, global_batch_size=BATCH, micro_batch_size=BATCH)
@@ -74,8 +82,8 @@ def reference(weighted: bool, ranks: int, micro_batch: int) -> Reference:
         variances.append(variance * len(ids) / total)
         square, variance = max(sum(squares) / len(squares), 0.0), sum(variances) / len(variances)
         gains.append((variance / BASE + square) / (variance / BATCH + square))
-        _update(parameters, momenta, mean, LR * gains[-1])
-    return Reference(gains, [parameter.detach() for parameter in parameters])
+        _update(parameters, momenta, mean, LR * (gains[-1] if follows_gain else 1.0))
+    return Reference(gains, squares, variances, [parameter.detach() for parameter in parameters])
 
 
 def _gradient(model: nn.Module, sample: tuple[torch.Tensor, int, int]) -> torch.Tensor:

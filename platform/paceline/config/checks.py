@@ -78,26 +78,39 @@ def _nesterov(config: ExperimentSchema) -> Iterator[Disagreement]:
 
 
 def _adascale(config: ExperimentSchema) -> Iterator[Disagreement]:
-    key, hint = "optimizer.lr_scaling", "write lr_scaling: linear"
     if config.optimizer.lr_scaling != "adascale":
         return
+    key = "optimizer.lr_scaling"
     if config.optimizer.describe() != "sgd":
         reason = f"adascale's gain is derived for sgd alone, not for {config.optimizer.describe()}"
         yield _contradiction(reason, "write lr_scaling: sqrt or linear, or name: sgd", key, "optimizer.name")
+    if config.trainer.noise_scale:
+        reason = "adascale and noise_scale both set the gradients of a step's parts aside"
+        yield _contradiction(reason, "write noise_scale: false, or another lr_scaling", "trainer.noise_scale", key)
+    yield from _needs_parts(config, "adascale", key, "write lr_scaling: linear")
+
+
+def _noise_scale(config: ExperimentSchema) -> Iterator[Disagreement]:
+    if config.trainer.noise_scale:
+        yield from _needs_parts(config, "noise_scale", "trainer.noise_scale", "write noise_scale: false")
+
+
+def _needs_parts(config: ExperimentSchema, name: str, key: str, hint: str) -> Iterator[Disagreement]:
+    """Check that the parts of a step's gradient can be compared."""
     if config.parallel.strategy != "ddp":
-        reason = f"adascale needs the whole gradients of each worker, which {config.parallel.strategy} does not make"
+        reason = f"{name} needs the whole gradients of each worker, which {config.parallel.strategy} does not make"
         yield _contradiction(reason, f"{hint}, or strategy: ddp", key, "parallel.strategy")
     elif (config.scaling.num_workers <= 1 and accumulation(config) == 1) or (
         config.scaling.fewest_workers <= 1 and config.data.micro_batch_size == "max"
     ):
-        reason = "adascale compares the gradients of a step, and one worker without accumulation has only one"
+        reason = f"{name} compares the gradients of a step, and one worker without accumulation has only one"
         fix = f"{hint}, accumulate, or take more workers"
         if config.data.micro_batch_size == "max":
-            reason = f"adascale compares the gradients of a step, and with {MICRO}: max one worker may have only one"
+            reason = f"{name} compares the gradients of a step, and with {MICRO}: max one worker may have only one"
             fix = f"{hint}, write a number for {MICRO}, or take more workers"
         yield _contradiction(reason, fix, key, WORKERS, ACCUMULATION, MICRO, GLOBAL)
     if config.parallel.comm_hook == "powersgd":
-        reason = "adascale needs the norm of the mean gradient, which powersgd exchanges only a part of"
+        reason = f"{name} needs the norm of the mean gradient, which powersgd exchanges only a part of"
         yield _contradiction(reason, f"{hint}, or comm_hook: bf16", key, "parallel.comm_hook")
 
 
@@ -165,6 +178,7 @@ _CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _warmup,
     _nesterov,
     _adascale,
+    _noise_scale,
     _heads,
     _context,
     _gpus,

@@ -92,6 +92,12 @@ class TrainerConfig(Section):
     """Use deterministic algorithms only, and fail where there is none."""
     log_every_n_steps: Steps = 10
     """Optimizer steps between two points of the training metrics, 1 to 10^12."""
+    noise_scale: bool = False
+    """Log the gradient noise scale (McCandlish et al. 2018, arXiv:1812.06162) as `noise_scale`, in samples, with a 95 %
+    interval: far below it a batch of twice the size needs half the steps, far above it as many. It compares the
+    gradients of a step, so it needs several workers, or accumulation."""
+    noise_scale_every_n_steps: Annotated[Steps, NotWith("trainer.noise_scale", False)] = 10
+    """Optimizer steps between two measurements of the noise scale, 1 to 10^12. The estimate is over the last 100."""
     evaluate_every_n_steps: Steps | None = None
     """Optimizer steps between two evaluations, 1 to 10^12, beside `evaluate_every_n_epochs`. `null` disables."""
     evaluate_every_n_epochs: Annotated[int, Field(ge=0, le=10**6)] = 1

@@ -124,7 +124,7 @@ def build_trainer(
         callbacks.append(rung_stopper)
     all_gpus = config.parallel.strategy == "data_parallel"
     monitor = HostMonitor(ranks, reporter, strategy.own_time, meter, all_gpus, config.tracking.system_metrics)
-    callbacks += [monitor, MetricLogger(state, plan, data, step.lr, step.running, meter, monitor)]
+    callbacks += [monitor, MetricLogger(state, plan, data, step.metrics, step.running, meter, monitor)]
     evaluator = Evaluator(
         state,
         validation_loaders,

@@ -14,6 +14,7 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.manual_step import ManualStep
+from paceline.engine.noise_scale import NoiseScale
 from paceline.engine.running import RunningLoss
 from paceline.engine.seeding import StepSeeds
 from paceline.engine.state import TrainState
@@ -49,15 +50,22 @@ def build_step(
     ranks, task = strategy.ranks, state.task
     adascale = build_adascale(config, state.trainable, sizes, ranks)
     powersgd = build_powersgd(config.parallel, state.trainable, ranks, config.seed, warn)
-    hook_into_exchange(model, build_compression(config.parallel, powersgd), adascale)
+    noise_scale = build_noise_scale(config, state, ranks)
+    observer = adascale or noise_scale
+    hook_into_exchange(model, build_compression(config.parallel, powersgd), observer)
     running = RunningLoss(ranks)
-    components: dict[str, Stateful | None] = {"running": running, "adascale": adascale, "powersgd": powersgd}
+    components: dict[str, Stateful | None] = {
+        "running": running,
+        "adascale": adascale,
+        "noise_scale": noise_scale,
+        "powersgd": powersgd,
+    }
     lr = build_lr(state, peak_lr, schedule, adascale)
     seeds_of = partial(StepSeeds, config.seed, only_torch=only_torch)
     contract = WeightContract(task, state.precision, ranks.device, is_whole=may_evaluate_alike(strategy, sizes))
     step: TrainStep | ManualStep
     if task.automatic_optimization:
-        forward_backward = strategy.forward_backward(model, state.precision, running, seeds_of, adascale)
+        forward_backward = strategy.forward_backward(model, state.precision, running, seeds_of, observer)
         if isinstance(forward_backward, LocalForwardBackward) and not task.weight_is_samples:
             components["weight_scale"] = forward_backward.weight_scale = WeightScale(ranks)
         step = TrainStep(
@@ -69,6 +77,7 @@ def build_step(
             max_grad_norm=config.trainer.max_grad_norm,
             set_to_none=config.trainer.zero_grad == "set_to_none",
             contract=contract,
+            noise_scale=noise_scale,
         )
     else:
         step = ManualStep(
@@ -84,6 +93,13 @@ def build_adascale(
     if config.optimizer.lr_scaling != "adascale":
         return None
     return AdaScale(parameters, config.optimizer.base_batch_size, sizes.global_batch_size, ranks)
+
+
+def build_noise_scale(config: ExperimentConfig, state: TrainState, ranks: DistContext) -> NoiseScale | None:
+    """Return what measures the gradient noise scale, if it is logged."""
+    if not config.trainer.noise_scale:
+        return None
+    return NoiseScale(state.trainable, ranks, config.trainer.noise_scale_every_n_steps, state.precision.scale)
 
 
 def build_lr(state: TrainState, peak_lr: float, schedule: Schedule, adascale: AdaScale | None) -> LRPolicy:

@@ -59,6 +59,10 @@ class ManualStep:
         self._norms: dict[str, torch.Tensor] = {}
         self._share = 1.0
 
+    def metrics(self) -> dict[str, float]:
+        """Metrics for the log."""
+        return self.lr.metrics()
+
     @property
     def optimizers(self) -> Mapping[str, "TaskOptimizer"] | Sequence["TaskOptimizer"]:
         """What `training_step` is given: by name, or in a list where the task returned its optimizers without names."""

@@ -1,9 +1,10 @@
 """Training metrics: loss, speed, memory and machines, read every `trainer.log_every_n_steps`."""
 
+from collections.abc import Callable, Mapping
+
 from paceline.callbacks.callback import TrainContext
 from paceline.engine.data_stream import DataStream
 from paceline.engine.loop_context import LoopContext, PlannedCallback
-from paceline.engine.lr_policy import LRPolicy
 from paceline.engine.meter import Meter
 from paceline.engine.monitoring.host_monitor import HostMonitor
 from paceline.engine.outcome import Diverged
@@ -17,6 +18,9 @@ from paceline.tasks._task import Task
 class MetricLogger(PlannedCallback):
     """Reads the loss of all ranks, and what they know of their machines, in one exchange.
 
+    Args:
+        step_metrics: gives the metrics of the training step; called on every rank.
+
     Raises:
         Diverged: the loss is not finite. Raised on all ranks together.
     """
@@ -26,7 +30,7 @@ class MetricLogger(PlannedCallback):
         state: TrainState,
         plan: TrainPlan,
         data: DataStream,
-        lr: LRPolicy,
+        step_metrics: Callable[[], Mapping[str, float]],
         running: RunningLoss,
         meter: Meter,
         monitor: HostMonitor,
@@ -35,7 +39,7 @@ class MetricLogger(PlannedCallback):
         self._state = state
         self._plan = plan
         self._data = data
-        self._lr = lr
+        self._step_metrics = step_metrics
         self._running = running
         self._meter = meter
 
@@ -63,7 +67,7 @@ class MetricLogger(PlannedCallback):
             )
         of_ranks, of_machines = self._monitor.combine(sums)
         assert isinstance(ctx, LoopContext)
-        ctx.log_all({"train/loss": loss, **self._lr.metrics(), "epoch": self._data.epochs(position.samples)})
+        ctx.log_all({"train/loss": loss, **self._step_metrics(), "epoch": self._data.epochs(position.samples)})
         ctx.log_all(self._meter.read(self._data.wait_seconds))
         if self._plan.is_over(position):
             ctx.log_all(self._meter.overall())

@@ -90,7 +90,8 @@ def _copies_of_gradients(config: ExperimentConfig, ranks: DistContext) -> int:
     hook = config.parallel.comm_hook
     # powersgd holds what it left out of the step before, and works on a copy
     compressed = {"none": 0, "powersgd": 2}.get(hook, 1) if exchanged else 0
-    return exchanged + compressed + (config.optimizer.lr_scaling == "adascale")
+    aside = config.optimizer.lr_scaling == "adascale" or config.trainer.noise_scale
+    return exchanged + compressed + aside
 
 
 def independent(parts: Parts) -> Parts:

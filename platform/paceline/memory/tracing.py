@@ -11,14 +11,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.blocks import find_blocks
 from paceline.engine.build_optimizer import build_optimizer
-from paceline.engine.build_step import build_adascale
 from paceline.engine.build_task import build_task
 from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import LocalForwardBackward, divide_by_weight
+from paceline.engine.gradient_noise import GradientNoise
 from paceline.engine.loading import Transfer
 from paceline.engine.order import MicroBatch
 from paceline.engine.output_checks import checked_output
@@ -75,7 +74,7 @@ class Traced:
     @property
     def aside(self) -> bool:
         """True if the gradients of each micro batch are set aside, instead of added up where they are."""
-        return self.config.optimizer.lr_scaling == "adascale"
+        return self.config.optimizer.lr_scaling == "adascale" or self.config.trainer.noise_scale
 
 
 def trace(
@@ -205,12 +204,12 @@ def _tell_roles(tracker: StorageTracker, traced: Traced, buckets: Buckets | None
 def _run(traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | None) -> None:
     """The step itself, as the trainer makes it, from its last micro batch on where gradients have been added up."""
     config, parameters = traced.config, traced.parameters
-    adascale = None
+    observer = None
     if traced.aside and step.accumulates and not step.exchanges:
-        adascale = build_adascale(config, parameters, BatchSizes(2 * step.size, step.size, 2, 1), ALONE)
+        observer = GradientNoise(parameters, ALONE)
     batches = _batches(traced, step, make_batch, buckets)
     forward_backward = LocalForwardBackward(
-        traced.model, traced.precision, ALONE, RunningLoss(ALONE), StepSeeds(config.seed, ALONE), adascale
+        traced.model, traced.precision, ALONE, RunningLoss(ALONE), StepSeeds(config.seed, ALONE), observer
     )
     done = forward_backward(batches, 1)
     if not traced.task.weight_is_samples:

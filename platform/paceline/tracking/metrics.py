@@ -20,6 +20,16 @@ LR = "lr"
 ADASCALE_GAIN = "adascale_gain"
 """Factor of the schedule's learning rate at the optimizer step; only with `lr_scaling: adascale`."""
 
+NOISE_SCALE = "noise_scale"
+"""Gradient noise scale in samples (McCandlish et al. 2018, arXiv:1812.06162), over the newest measured steps; only with
+`trainer.noise_scale`, from the eighth measured step on."""
+
+NOISE_SCALE_LOW = "noise_scale_low"
+"""Lower end of the 95 % interval of `noise_scale`, in samples."""
+
+NOISE_SCALE_HIGH = "noise_scale_high"
+"""Upper end of the 95 % interval of `noise_scale`, in samples; missing where none is known."""
+
 EPOCH = "epoch"
 """Passes over the training set so far; a fraction within an epoch."""
 

@@ -14,10 +14,10 @@ from paceline.config.derived import derive
 from paceline.engine import build
 from paceline.engine.adascale import AdaScale
 from paceline.engine.dist_context import DistContext
-from paceline.engine.precision import Precision
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.adascale import ADASCALE, LR, reference, ten_steps
+from support.precision import scaled
 from support.toys import CLASSES, FEATURES, Points, PointsTask, built, fit, points, toy_config
 
 ACCUMULATE = {"trainer__gradient_accumulation_steps": 4}
@@ -110,17 +110,6 @@ def test_a_short_last_batch_of_one_micro_batch_is_passed_over() -> None:
     assert len(measured) == 3
     assert measured[2] == measured[1]
     assert trainer.step.lr.adascale.state_dict()["steps"] == 2
-
-
-def scaled(precision: str, **options: float) -> type[Precision]:
-    """fp16's scaler, which needs CUDA otherwise, over another number format."""
-
-    class Scaled(Precision):
-        def __init__(self, name: str, device: torch.device) -> None:
-            super().__init__(precision, device)
-            self._scaler = torch.amp.GradScaler("cpu", **options)  # type: ignore[arg-type]
-
-    return Scaled
 
 
 def test_loss_scaling_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

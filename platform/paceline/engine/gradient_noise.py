@@ -1,0 +1,168 @@
+"""Variance and squared norm of a step's gradient, from the parts that it is the mean of: a rank's, or a micro-batch's.
+
+With h_k the gradient of the sum of losses of part k, w_k its weight, W the sum of the K weights and g = sum(h_k)/W,
+
+    v_W = (sum |h_k|^2 / w_k - W |g|^2) / (K - 1),        m = |g|^2 - v_W / W
+
+are unbiased estimates of the variance of the gradient for a weight of 1, summed over its entries, and of the squared
+norm of the expected gradient, whatever the weights (the variance between groups of one-way ANOVA; with equal weights
+those of Johnson et al. 2020, arXiv:2007.05105, and McCandlish et al. 2018, arXiv:1812.06162). v_W times samples / W is
+the variance of one sample's gradient.
+"""
+
+from collections.abc import Iterable
+from math import isfinite
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
+
+from paceline._compat.torch import foreach_add_, foreach_norm
+from paceline.engine.dist_context import DistContext
+
+Weight = float | Tensor
+"""What a sum of losses is divided by for its mean: samples, or tokens that count; a number here or on the device."""
+
+
+class RankParts:
+    """One part a rank, seen when DDP exchanges it."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._numbers: dict[Tensor, int] = {parameter: number for number, parameter in enumerate(parameters)}
+        self._norms: dict[int, Tensor] = {}
+
+    def see_bucket(self, bucket: GradBucket) -> None:
+        """Take in a bucket of this rank's own gradients."""
+        norms = foreach_norm(bucket.gradients())
+        for parameter, norm in zip(bucket.parameters(), norms, strict=True):
+            self._norms[self._numbers[parameter]] = norm
+
+    def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
+        """Squared norm and weight of the rank's gradient, nothing where it has no sample; starts again.
+
+        Args:
+            weights: of the rank's micro batches that count.
+        """
+        # in the order of the parameters: that of the buckets changes when a run is resumed, and so would the last bits
+        norms = [self._norms[number] for number in sorted(self._norms)]
+        self._norms = {}
+        return [(_sum_of_squares(norms), sum(weights))] if weights else []
+
+
+class MicroBatchParts:
+    """One part a micro batch of the only process. Keeps a second copy of the gradients during a step."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._parameters = list(parameters)
+        self._squares: list[Tensor] = []
+        self._sums: dict[nn.Parameter, Tensor] = {}
+
+    def end_micro_batch(self, is_last: bool) -> None:
+        """Set the gradients of a micro batch aside; after the last one, give the parameters the sums."""
+        gradients = {p: p.grad for p in self._parameters if p.grad is not None}
+        self._squares.append(_sum_of_squares(foreach_norm(list(gradients.values()))))
+        added = [parameter for parameter in gradients if parameter in self._sums]
+        if added:
+            foreach_add_([self._sums[p] for p in added], [gradients[p] for p in added])
+        self._sums = {**gradients, **self._sums}
+        for parameter in self._parameters:
+            parameter.grad = self._sums.get(parameter) if is_last else None
+        if is_last:
+            self._sums = {}
+
+    def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
+        """Squared norm and weight of each micro batch's gradient; starts again.
+
+        Args:
+            weights: of the micro batches.
+        """
+        squares, self._squares = self._squares, []
+        return list(zip(squares, weights, strict=True))
+
+
+class Moments(NamedTuple):
+    """Estimates from one step."""
+
+    square: float
+    """m: squared norm of the expected gradient; may be negative."""
+    variance: float
+    """Variance of one sample's gradient, summed over its entries."""
+
+
+class StepNumbers(NamedTuple):
+    """What all ranks know together of a step's gradient; norms are of scaled gradients."""
+
+    squares_by_weight: float
+    """Sum over the parts of squared norm / weight."""
+    parts: float
+    """Those with a weight above 0."""
+    weight: float
+    square: float
+    """Squared norm of the mean gradient."""
+    loss_scale: float
+
+    def moments(self, samples: int, world_size: int, weight_per_sample: float) -> Moments | None:
+        """Return the estimates; None where fewer than two parts count, or a gradient is not finite.
+
+        Args:
+            samples: of the global batch.
+            weight_per_sample: what the parts' gradients were divided by, beside the number of samples.
+        """
+        if self.parts < 2 or not all(isfinite(number) for number in self):
+            return None
+        # DDP's factor, that of the samples (see `LocalForwardBackward`) and fp16's
+        factor = samples * weight_per_sample / world_size / self.loss_scale
+        square = self.square / self.loss_scale**2
+        between = (self.squares_by_weight * factor**2 - self.weight * square) / (self.parts - 1)
+        return Moments(square - between / self.weight, between * samples / self.weight)
+
+
+class GradientNoise:
+    """Sees the parts of each step's gradient, see `GradientObserver`.
+
+    Args:
+        parameters: those that are trained.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], ranks: DistContext) -> None:
+        self._parameters = parameters
+        self.ranks = ranks
+        self.parts: RankParts | MicroBatchParts = (
+            RankParts(parameters) if ranks.world_size > 1 else MicroBatchParts(parameters)
+        )
+
+    def see_bucket(self, bucket: GradBucket) -> None:
+        """Take in a bucket of this rank's own gradients, before it is averaged."""
+        if isinstance(self.parts, RankParts):
+            self.parts.see_bucket(bucket)
+
+    def end_micro_batch(self, is_last: bool) -> None:
+        """Take in a micro-batch's gradients, after its backward pass; `is_last` of the step."""
+        if isinstance(self.parts, MicroBatchParts):
+            self.parts.end_micro_batch(is_last)
+
+    @torch.no_grad()
+    def numbers(self, weights: list[Weight], loss_scale: Tensor) -> Tensor:
+        """Return the fields of `StepNumbers` of all ranks together: float64, shape [5]. Every rank must call it, when
+        the parameters hold the gradient divided by the whole weight. Waits for no device.
+
+        Args:
+            weights: of this rank's micro-batches that count.
+            loss_scale: what all gradients are multiplied by: float, shape [].
+        """
+        mine = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
+        for square, weight in self.parts.take(weights):
+            weight = torch.zeros_like(square) + weight
+            counts = weight > 0
+            mine[:3] += torch.stack([torch.where(counts, square / weight, 0.0), counts.to(weight), weight])
+        if self.ranks.is_first:  # one rank's alone, so that all of them compute with the same bits
+            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+            mine[3] = _sum_of_squares(foreach_norm(gradients))
+        together = self.ranks.sum(mine)
+        return torch.cat([together, loss_scale.detach().reshape(1).to(together)])
+
+
+def _sum_of_squares(norms: Iterable[Tensor]) -> Tensor:
+    """float64, shape []."""
+    return torch.stack(list(norms)).to(torch.float64).square().sum()
