@@ -44,6 +44,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _sweep_with(config: Any, options: argparse.Namespace) -> int:
+    from paceline.display import print_rows
     from paceline.sweeps.display import open_sweep_display
     from paceline.sweeps.planning.planned_trials import section_of, trial_count
     from paceline.sweeps.sweep import sweep
@@ -51,7 +52,7 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
     section = section_of(config)
     shown = section.objectives, config.name, trial_count(section)
     with ExitStack() as stack:
-        display = stack.enter_context(open_sweep_display(*shown, options.quiet, options.verbose))
+        listener = stack.enter_context(open_sweep_display(*shown, options.quiet, options.verbose))
         result = sweep(
             config,
             resume=options.resume,
@@ -59,8 +60,8 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
             extend=options.extend,
             address=options.address,
             wait_seconds=options.wait_for_resources,
-            listener=display.listener,
-            on_result=answering(stack, options.json, lambda result: display.print_result(result.rows())),
+            listener=listener,
+            on_result=answering(stack, options.json, lambda result: print_rows(result.rows())),
         )
     if result.status == "interrupted":
         return INTERRUPTED

@@ -36,7 +36,7 @@ def serve(loop_config: dict[str, Any], run: Callable[[Any, DistContext], None]) 
 
     Args:
         loop_config: `coordinator`, an actor with the methods `enter` and `take` of
-            `sweeps.coordinator.group_desk.GroupReports`; `slot` and `generation`, which say which of its groups this
+            `sweeps.coordinator.group_reports.GroupReports`; `slot` and `generation`, which say which of its groups this
             is.
         run: does one piece of work, on all ranks.
     """

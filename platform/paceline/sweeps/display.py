@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from paceline.display import PlainListener, QuietListener, Waiting, event_text, print_rows
+from paceline.display import PlainListener, QuietListener, Waiting, event_text
 from paceline.redaction import redact, redact_tree
 from paceline.reports.text import number_text
 from paceline.sweeps.listener import SilentSweepListener, SweepListener
@@ -60,17 +60,6 @@ class Beginning:
         return self.since is not None
 
 
-class SweepDisplay:
-    """A listener, and the place where the result is printed."""
-
-    def __init__(self, listener: SweepListener) -> None:
-        self.listener = listener
-
-    def print_result(self, rows: Sequence[tuple[str, str]]) -> None:
-        """The result as a small table on stdout."""
-        print_rows(rows)
-
-
 @contextmanager
 def open_sweep_display(
     objectives: Sequence[Objective],
@@ -78,7 +67,7 @@ def open_sweep_display(
     total_trials: int | None = None,
     quiet: bool = False,
     verbose: bool = False,
-) -> Iterator[SweepDisplay]:
+) -> Iterator[SweepListener]:
     """Open the display that fits stderr: live on a terminal, plain lines in a pipe or a log.
 
     Args:
@@ -90,13 +79,13 @@ def open_sweep_display(
     """
     console = Console(stderr=True, highlight=False)
     if quiet:
-        yield SweepDisplay(QuietSweepListener(console))
+        yield QuietSweepListener(console)
         return
     if verbose or not console.is_terminal:
-        yield SweepDisplay(PlainSweepListener(console, objectives, total_trials, verbose))
+        yield PlainSweepListener(console, objectives, total_trials, verbose)
         return
     with Live(console=console, refresh_per_second=REFRESHES, transient=True) as live:
-        yield SweepDisplay(LiveSweepListener(console, live, objectives, title, total_trials))
+        yield LiveSweepListener(console, live, objectives, title, total_trials)
 
 
 @contextmanager
@@ -112,8 +101,8 @@ def watched_sweep(
         console = Console(file=sys.stdout, force_jupyter=False, highlight=False)
         yield PlainSweepListener(console, objectives, total_trials)
     elif Console(stderr=True).is_terminal:
-        with open_sweep_display(objectives, title, total_trials) as display:
-            yield display.listener
+        with open_sweep_display(objectives, title, total_trials) as listener:
+            yield listener
     else:
         yield QuietSweepListener(Console(stderr=True, highlight=False))
 

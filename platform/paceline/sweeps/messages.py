@@ -54,7 +54,7 @@ class TrialSpec:
     needs_fresh_processes: bool
     """True if no other trial may have run in its processes before."""
     worker_spec: bytes
-    """The pickled `Assignment`; opened by the workers alone."""
+    """The pickled `TrialWorkerSpec`; opened by the workers alone."""
     record: RunRecord
     folder: str
     """Folder of the trial's journal and checkpoints."""

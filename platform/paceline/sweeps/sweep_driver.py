@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -42,10 +41,10 @@ class SweepDriver:
         launch: SweepLaunch,
         coordinator: Any,
         groups: WorkerGroupManager,
-        make_tune: Callable[[], "TuneThread"],
+        tune: "TuneThread",
         costs: SweepCosts | None = None,
     ) -> None:
-        self._launch, self._coordinator, self._groups, self._make_tune = launch, coordinator, groups, make_tune
+        self._launch, self._coordinator, self._groups, self._tune = launch, coordinator, groups, tune
         self._costs = costs
         self._start = time.monotonic()
         self._cursor = UNSEEN
@@ -69,7 +68,7 @@ class SweepDriver:
         return self._close(self._look())
 
     def _tune_all(self) -> None:
-        tune = self._make_tune()
+        tune = self._tune
         self._groups.follow(self._look().groups)
         tune.start()
         try:

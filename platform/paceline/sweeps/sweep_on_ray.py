@@ -148,7 +148,7 @@ def _import_ray_parts() -> None:
 
 
 def _run(launch: SweepLaunch, plan: SlotPlan, coordinator: Any) -> Closing:
-    from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread
+    from paceline.sweeps.search.tune_thread import TuneThread
 
     base = base_of(launch)
     folder = _ray_folder(launch.folder.path)
@@ -158,20 +158,11 @@ def _run(launch: SweepLaunch, plan: SlotPlan, coordinator: Any) -> Closing:
         launch.listener.event("warning", {"code": "group-killed", "message": message})
 
     groups = WorkerGroupManager(coordinator, folder, base, warn, unit)
-    tuning = TuneSetup(
-        config=launch.config,
-        planned_trials=launch.left,
-        slots=plan.slots,
-        first_rung=plan.first_rung,
-        length=plan.length,
-        history=launch.history,
-        folder=folder / f"{_TUNES_FOLDER}{time.time_ns()}",
-        earlier=launch.earlier,
-    )
     costs = _costs(launch, coordinator, groups, unit)
     try:
-        specs = spec_builder_of(launch, plan, base)
-        return SweepDriver(launch, coordinator, groups, lambda: TuneThread(tuning, coordinator, specs), costs).run()
+        specs, tunes_folder = spec_builder_of(launch, plan, base), folder / f"{_TUNES_FOLDER}{time.time_ns()}"
+        tune = TuneThread(launch, plan, tunes_folder, coordinator, specs)
+        return SweepDriver(launch, coordinator, groups, tune, costs).run()
     finally:
         _forget_tunes_files(folder)
 

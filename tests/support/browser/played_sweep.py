@@ -1,4 +1,4 @@
-"""A sweep as `paceline sweep` leaves it, played without Ray: its coordinator, its orders, its records, note and
+"""A sweep as `paceline sweep` leaves it, played without Ray: its coordinator, its specs, its records, note and
 pictures are the real ones; what the workers would have measured is made up."""
 
 import asyncio

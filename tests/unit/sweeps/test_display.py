@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
+from paceline.display import print_rows
 from paceline.sweeps.display import (
     LiveSweepListener,
     PlainSweepListener,
@@ -204,8 +205,8 @@ def test_display_fits_where_it_is_shown(monkeypatch: pytest.MonkeyPatch, capfd: 
 
 def test_command_shows_lines_on_stderr_and_the_result_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
     with open_sweep_display(OBJECTIVES, total_trials=4) as shown:
-        shown.listener.trials(TrialTable(sweep(2, 2, 0)))
-    shown.print_result([("sweep", "x/1"), ("", "more")])
+        shown.trials(TrialTable(sweep(2, 2, 0)))
+    print_rows([("sweep", "x/1"), ("", "more")])
     out, err = capfd.readouterr()
     assert "2/4" in err
     assert out == "sweep  x/1\n       more\n"

@@ -71,7 +71,7 @@ class Scene:
         self.statuses_at_close: list[str] = []
         self.coordinator = FakeActor(view=self._view, close=self._close, trials=FINISHED)
         self.groups = Mock(spec=WorkerGroupManager)
-        self.driver = SweepDriver(self.launch, self.coordinator, self.groups, lambda: self.tune)  # type: ignore[arg-type, return-value]
+        self.driver = SweepDriver(self.launch, self.coordinator, self.groups, self.tune)  # type: ignore[arg-type]
 
     def _view(self, *_: int) -> Any:
         return self.views.pop(0) if len(self.views) > 1 else self.views[0]

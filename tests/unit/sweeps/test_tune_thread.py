@@ -15,16 +15,19 @@ from ray.exceptions import RayTaskError
 from ray.tune.experiment import Experiment
 from ray.tune.search import SearchGenerator
 
+from paceline.cluster.preflight import Resources
+from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
+from paceline.sweeps.launch import SlotPlan
 from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.search import tune_thread
 from paceline.sweeps.search import tune_trials as tune_configs
-from paceline.sweeps.search.tune_thread import TuneSetup, TuneThread, require_this_node
+from paceline.sweeps.search.tune_thread import TuneThread, require_this_node
 from paceline.sweeps.search.tune_trials import TRIAL, AxisPlaces, ListedTrials, planned_trial_of, tune_config
-from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor
+from support.sweeps.launches import launch_of
 
 SECRET = "s3://me:S3cr3tWord@host/data"
 
@@ -48,8 +51,16 @@ def tune_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(own)}
 
 
+def new_thread(config: ExperimentConfig, folder: Path, slots: int = 3) -> TuneThread:
+    points = [PlannedTrial(f"{number:04d}", {"optimizer.lr": 0.1}) for number in range(slots)]
+    launch = launch_of(config, folder / "runs", points)
+    plan = SlotPlan(launch, Resources.of_machine(float(slots), 0.0))
+    unused: Any = None
+    return TuneThread(launch, plan, folder, FakeActor(), unused)
+
+
 def thread_of(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch, folder: Path) -> TuneThread:
-    thread = TuneThread(TuneSetup(sweep_config(), [], 3, 0.0, 0.0, SweepHistory(), folder), FakeActor(), None)  # type: ignore[arg-type]
+    thread = new_thread(sweep_config(), folder)
     monkeypatch.setattr(thread, "_tuner", lambda: tuner)
     return thread
 
@@ -141,9 +152,8 @@ def test_listed_points_come_in_their_order_and_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("scheduler", "in_grid"), [("asha", 0), ("pbt", 2)])
 def test_only_a_population_is_given_to_tune_at_once(tmp_path: Path, scheduler: str, in_grid: int) -> None:
-    points = [PlannedTrial("0000", {"optimizer.lr": 0.1}), PlannedTrial("0001", {"optimizer.lr": 0.2})]
-    config = sweep_config(scheduler=scheduler, metric="val/loss")
-    grid = TuneSetup(config, points, 2, 0.0, 0.0, SweepHistory(), tmp_path).grid()
+    config = sweep_config(scheduler=scheduler, metric="val/loss", first_rung=1)
+    grid = new_thread(config, tmp_path, slots=2)._grid()
     assert len(grid.get("trial", {}).get("grid_search", [])) == in_grid
 
 

@@ -5,22 +5,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import tune
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault, first_line
 from paceline.full_disk import full_disk_error
+from paceline.sweeps.launch import SlotPlan, SweepLaunch
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
 from paceline.sweeps.search.tune_trials import TRIAL, AxisPlaces, ListedTrials, id_of, tune_config
-from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
 
 ACTOR_FAILURES = 3
@@ -42,54 +39,27 @@ _ENVIRONMENT = {
 MOST_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
 
 
-@dataclass(frozen=True)
-class TuneSetup:
-    """Settings of Tune for one launch."""
-
-    config: ExperimentConfig
-    planned_trials: Sequence[PlannedTrial]
-    """Trials that are left, in their order; empty when they are chosen while the sweep continues."""
-    slots: int
-    first_rung: float
-    length: float
-    """Of the longest trial, in the sweep's `budget_unit`."""
-    history: SweepHistory
-    folder: Path
-    """For Tune's own files."""
-    earlier: Sequence[SweepConfig] = ()
-    """The sections `sweep` that the sweep had before its extensions."""
-
-    @property
-    def sweep(self) -> SweepConfig:
-        """The config's section."""
-        assert self.config.sweep is not None
-        return self.config.sweep
-
-    @property
-    def is_population(self) -> bool:
-        """True if Tune gets all trials at once: its population-based training refuses a searcher."""
-        return self.sweep.scheduler == "pbt"
-
-    def grid(self) -> dict[str, Any]:
-        """Return the trials as Tune's grid; empty where a searcher hands them out."""
-        if not self.is_population:
-            return {}
-        places = AxisPlaces(self.sweep)
-        return {TRIAL: tune.grid_search([tune_config(planned, places)[TRIAL] for planned in self.planned_trials])}
-
-
 class TuneThread(threading.Thread):
-    """`Tuner.fit()` in a thread, which keeps Tune from taking over the signals."""
+    """`Tuner.fit()` in a thread, which keeps Tune from taking over the signals.
 
-    def __init__(self, tuning: TuneSetup, coordinator: Any, specs: TrialSpecBuilder) -> None:
+    Args:
+        folder: for Tune's own files.
+    """
+
+    def __init__(
+        self, launch: SweepLaunch, plan: SlotPlan, folder: Path, coordinator: Any, specs: TrialSpecBuilder
+    ) -> None:
         super().__init__(name="ray-tune-fit", daemon=True)
         self.error: BaseException | None = None
-        self._tuning, self._coordinator, self._specs = tuning, coordinator, specs
-        self._id = str(tuning.folder)
+        self._launch, self._plan, self._coordinator, self._specs = launch, plan, coordinator, specs
+        self._planned_trials = launch.left
+        self._is_population = launch.sweep.scheduler == "pbt"
+        """True if Tune gets all trials at once: its population-based training refuses a searcher."""
+        self._id = str(folder)
 
     def run(self) -> None:
         try:
-            with _environment(self._tuning.slots):
+            with _environment(self._plan.slots):
                 self._tuner().fit()
         except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
             self.error = error
@@ -107,21 +77,21 @@ class TuneThread(threading.Thread):
         self.join(seconds)
 
     def _tuner(self) -> tune.Tuner:
-        tuning, sweep = self._tuning, self._tuning.sweep
+        sweep, plan = self._launch.sweep, self._plan
         trainable = tune.with_parameters(TrialTrainable, coordinator=self._coordinator, specs=self._specs)
         return tune.Tuner(
-            tune.with_resources(trainable, _one_of(tuning.slots)),
-            param_space=tuning.grid(),
+            tune.with_resources(trainable, _one_of(plan.slots)),
+            param_space=self._grid(),
             tune_config=tune.TuneConfig(
-                num_samples=1 if tuning.is_population else -1,
-                search_alg=None if tuning.is_population else self._searcher(),
-                scheduler=build_scheduler(tuning.config, tuning.first_rung, tuning.length, tuning.history),
+                num_samples=1 if self._is_population else -1,
+                search_alg=None if self._is_population else self._searcher(),
+                scheduler=build_scheduler(self._launch.config, plan.first_rung, plan.length, self._launch.history),
                 reuse_actors=True,
                 trial_dirname_creator=_folder_name,
             ),
             run_config=tune.RunConfig(
                 name="tune",
-                storage_path=str(tuning.folder),
+                storage_path=self._id,
                 verbose=0,
                 stop=_UntilOver(self._id),
                 callbacks=[_Prunings(self._coordinator, sweep.scheduler, sweep.budget_unit)],
@@ -129,16 +99,23 @@ class TuneThread(threading.Thread):
             ),
         )
 
+    def _grid(self) -> dict[str, Any]:
+        """The trials as Tune's grid; empty where a searcher hands them out."""
+        if not self._is_population:
+            return {}
+        places = AxisPlaces(self._launch.sweep)
+        return {TRIAL: tune.grid_search([tune_config(planned, places)[TRIAL] for planned in self._planned_trials])}
+
     def _searcher(self) -> Any:
-        if self._tuning.planned_trials:
-            return ListedTrials(self._tuning.planned_trials, self._tuning.sweep)
+        if self._planned_trials:
+            return ListedTrials(self._planned_trials, self._launch.sweep)
         from paceline.sweeps.search.optuna_search import OptunaSearch
 
-        tuning, coordinator = self._tuning, self._coordinator
+        launch, coordinator = self._launch, self._coordinator
         trials: Callable[[Sequence[str]], list[Trial]] = lambda ids: ray.get(coordinator.trials_of.remote(ids))  # noqa: E731
-        known = list(tuning.history.trials.values())
+        known = list(launch.history.trials.values())
         skip: Callable[[PlannedTrial, str], None] = lambda *args: coordinator.skip.remote(*args)  # noqa: E731
-        return OptunaSearch(tuning.config, tuning.slots, known, trials, skip, tuning.earlier)
+        return OptunaSearch(launch.config, self._plan.slots, known, trials, skip, launch.earlier)
 
 
 def _one_of(slots: int) -> tune.PlacementGroupFactory:
