@@ -1,7 +1,6 @@
 """Benches that do a tune-up's jobs: a warm worker group under Ray Train, or this process."""
 
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -13,7 +12,7 @@ from paceline.bench.limits import LimitReached, raising_after
 from paceline.cluster.listener import Stages
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.user_code import python_objects
-from paceline.cluster.worker_group import TrainerThread, import_torch_trainer
+from paceline.cluster.worker_group import TrainerThread
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import user_folders
@@ -160,44 +159,28 @@ class RayBench:
 def _ray_bench(
     config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
 ) -> Iterator[Bench]:
-    from paceline._compat.ray import start_autoscaling_coordinator
-    from paceline.cluster.preflight import check_resources, cluster_resources
-    from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
-    from paceline.cluster.user_code import runtime_env, sent_modules
+    from paceline.cluster.user_code import sent_modules
     from paceline.cluster.waiting_for_resources import ready_to_train
-    from paceline.cluster.worker_group import only_worker_output
+    from paceline.cluster.worker_group import ray_for_workers
 
-    prepare_environment()
-    warm_up = threading.Thread(target=import_torch_trainer, name="import-ray-train")
-    listener.stage(connecting_text(address))
-    packed = runtime_env(sent_modules(config, "tuneup")) if address else None
-    warm_up.start()
-    if on_cluster(address):
-        warm_up.join()  # see `on_ray.train_on_ray`
-    # what workers print arrives on this process's stdout, where only the result belongs
     with (
-        redirect_stdout(sys.stderr),
-        connected(address, packed),
+        redirect_stdout(sys.stderr),  # what workers print arrives on stdout, where only the result belongs
+        ray_for_workers(address, lambda: sent_modules(config, "tuneup"), listener) as finish_imports,
         terminating_interrupts(),  # Ray has taken SIGTERM for itself
-        only_worker_output(),
     ):
-        where = "the cluster" if on_cluster(address) else "this machine"
-        if not is_private():
-            ready_to_train(config, wait_seconds, listener)
-        use_gpu = check_resources(config, cluster_resources(), where)
+        use_gpu = ready_to_train(config, wait_seconds, listener)
         listener.stage("starting the workers")
-        warm_up.join()
-        if is_private():
-            start_autoscaling_coordinator()
+        finish_imports()
         with _group(config, base_of(config, address).travelling(), use_gpu, folder) as bench:
             yield bench
 
 
 @contextmanager
 def _group(config: ExperimentConfig, base: WorkerSpec, use_gpu: bool, folder: Path) -> Iterator[Bench]:
-    from paceline.bench.coordinator import kill_group
+    from paceline.bench.coordinator import TuneupCoordinator, kill_group
+    from paceline.cluster.worker_group import actor_on_this_node
 
-    coordinator = _start_run_coordinator(config.parallel.timeout_seconds)
+    coordinator = actor_on_this_node(TuneupCoordinator).remote(config.parallel.timeout_seconds)
     fitting = TrainerThread(_trainer(config, base, coordinator, use_gpu, folder))
     fitting.start()
     try:
@@ -206,16 +189,6 @@ def _group(config: ExperimentConfig, base: WorkerSpec, use_gpu: bool, folder: Pa
         fitting.join(LEAVE_SECONDS)
     finally:
         kill_group(coordinator, DISMISS_SECONDS)
-
-
-def _start_run_coordinator(timeout_seconds: float) -> Any:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    from paceline.bench.coordinator import TuneupCoordinator
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(TuneupCoordinator).options(num_cpus=0, scheduling_strategy=here).remote(timeout_seconds)
 
 
 def _trainer(

@@ -1,26 +1,23 @@
 """An evaluation on Ray: one TorchTrainer, whose workers leave their result with an actor."""
 
-import pickle
 import sys
-import threading
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline._compat.ray import start_autoscaling_coordinator
 from paceline.cluster.evaluation_config import EvaluationLaunch
-from paceline.cluster.preflight import check_resources, cluster_resources
-from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.train_on_ray import ANSWER_SECONDS, DISMISS_SECONDS, LEAVE_SECONDS, POLL_SECONDS
-from paceline.cluster.user_code import runtime_env, sent_modules
+from paceline.cluster.train_on_ray import ANSWER_SECONDS, LEAVE_SECONDS, POLL_SECONDS
+from paceline.cluster.user_code import sent_modules
 from paceline.cluster.waiting_for_resources import ready_to_train
 from paceline.cluster.worker_group import (
     NodeProcesses,
     TrainerThread,
+    actor_on_this_node,
+    dismiss,
     failure_of,
-    import_torch_trainer,
-    only_worker_output,
+    ray_for_workers,
 )
 from paceline.private_files import make_folder
 
@@ -58,53 +55,30 @@ def evaluate_on_ray(launch: EvaluationLaunch) -> dict[str, Any]:
     """Return how the workers ended, see `evaluation_worker.evaluate_rank`."""
     with writable(launch.folder):
         make_folder(launch.folder)
-    prepare_environment()
-    warm_up = threading.Thread(target=import_torch_trainer, name="import-ray-train")
-    launch.listener.stage(connecting_text(launch.address))
-    packed = runtime_env(sent_modules(launch.config, "train")) if launch.address else None
-    warm_up.start()
-    if on_cluster(launch.address):
-        warm_up.join()  # see `on_ray.train_on_ray`
-    try:
-        with (
-            redirect_stdout(sys.stderr),  # where workers print, too
-            connected(launch.address, packed),
-            terminating_interrupts(),  # Ray has taken SIGTERM for itself
-            only_worker_output(),
-        ):
-            return _connected(launch, warm_up)
-    finally:
-        warm_up.join()  # the end of the process would break an import off with a traceback
+    modules = partial(sent_modules, launch.config, "train")
+    with (
+        redirect_stdout(sys.stderr),  # where workers print, too
+        ray_for_workers(launch.address, modules, launch.listener) as finish_imports,
+        terminating_interrupts(),  # Ray has taken SIGTERM for itself
+    ):
+        use_gpu = ready_to_train(launch.config, launch.wait_seconds, launch.listener)
+        node = NodeProcesses()
+        results = actor_on_this_node(EvaluationResults).remote()
+        try:
+            launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
+            finish_imports()
+            return _ending(TrainerThread(_make_trainer(launch, results, use_gpu)), results, node)
+        finally:
+            dismiss(results, results.workers.remote, node)
 
 
-def _connected(launch: EvaluationLaunch, warm_up: threading.Thread) -> dict[str, Any]:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    where = "the cluster" if on_cluster(launch.address) else "this machine"
-    if not is_private():
-        ready_to_train(launch.config, launch.wait_seconds, launch.listener)
-    use_gpu = check_resources(launch.config, cluster_resources(), where)
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    node = NodeProcesses()
-    box = ray.remote(EvaluationResults).options(num_cpus=0, scheduling_strategy=here).remote()
-    try:
-        launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
-        warm_up.join()
-        if is_private():
-            start_autoscaling_coordinator()
-        return _ending(TrainerThread(_make_trainer(launch, box, use_gpu)), box, node)
-    finally:
-        _end_workers(box, node)
-
-
-def _ending(fitting: TrainerThread, box: Any, node: NodeProcesses) -> dict[str, Any]:
+def _ending(fitting: TrainerThread, results: Any, node: NodeProcesses) -> dict[str, Any]:
     ending = None
     fitting.start()
     while fitting.is_alive() and ending is None and node.dead() is None:
         fitting.join(POLL_SECONDS)
-        ending = _found_in(box)
-    ending = ending or _found_in(box)
+        ending = _found_in(results)
+    ending = ending or _found_in(results)
     if ending is None:
         return {"status": "failed", "failure": failure_of(node.dead(), fitting.error)}
     if ending["status"] != "failed":
@@ -112,35 +86,20 @@ def _ending(fitting: TrainerThread, box: Any, node: NodeProcesses) -> dict[str, 
     return ending
 
 
-def _found_in(box: Any) -> dict[str, Any] | None:
+def _found_in(results: Any) -> dict[str, Any] | None:
     import ray
 
     try:
-        return ray.get(box.ending.remote(), timeout=ANSWER_SECONDS)  # type: ignore[no-any-return]
+        return ray.get(results.ending.remote(), timeout=ANSWER_SECONDS)  # type: ignore[no-any-return]
     except ray.exceptions.RayError:  # busy, or gone: then the workers have no one to report to, and end
         return None
 
 
-def _end_workers(box: Any, node: NodeProcesses) -> None:
-    """End what is left of the group: Ray may stay up (a notebook's), and a worker may be stuck."""
-    import ray
-
-    if node.dead() is not None:
-        return  # nothing can be ended by it any more; the rest ends when Ray is shut down
-    try:
-        with suppress(ray.exceptions.RayError):
-            for worker in ray.get(box.workers.remote(), timeout=DISMISS_SECONDS):
-                ray.kill(pickle.loads(worker))
-    finally:
-        with suppress(ray.exceptions.RayError):
-            ray.kill(box)
-
-
-def _make_trainer(launch: EvaluationLaunch, box: Any, use_gpu: bool) -> "TorchTrainer":
+def _make_trainer(launch: EvaluationLaunch, results: Any, use_gpu: bool) -> "TorchTrainer":
     from paceline.cluster.evaluation_worker import evaluate_on_worker
     from paceline.cluster.torch_trainer import ray_scaling, torch_trainer
 
     config = launch.config
-    given = {"request": launch.request.travelling(), "box": box}
+    given = {"request": launch.request.travelling(), "results": results}
     scaling, seconds = ray_scaling(config, use_gpu), config.parallel.timeout_seconds
     return torch_trainer(evaluate_on_worker, given, scaling, launch.folder, "evaluation", seconds)

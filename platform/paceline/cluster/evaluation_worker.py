@@ -67,14 +67,14 @@ def evaluate_on_worker(loop_config: dict[str, Any]) -> None:
     import ray.train.torch
 
     drop_starting_folder()
-    box = loop_config["box"]
+    results = loop_config["results"]
     me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)
     with suppress(ray.exceptions.ActorDiedError):  # the driver has gone
-        if ray.get(box.enter.remote(me)):
+        if ray.get(results.enter.remote(me)):
             ranks = DistContext.current(ray.train.torch.get_device())
             ending = evaluate_rank(loop_config["request"], ranks)
             if ranks.is_first or ending["status"] == "failed":
-                ray.get(box.finish.remote(ending))
+                ray.get(results.finish.remote(ending))
 
 
 def evaluate_here(request: EvaluationRequest, device: torch.device) -> dict[str, Any]:

@@ -1,35 +1,33 @@
 """Training on Ray: one TorchTrainer, whose workers run the engine, and one coordinator actor that they report to."""
 
-import pickle
 import sys
 import threading
 import time
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._compat.ray import start_autoscaling_coordinator
 from paceline.cluster import heartbeats
 from paceline.cluster.final_report import read_outcome
 from paceline.cluster.heartbeats import SilentRank, silence_failure
 from paceline.cluster.listener import ProgressFeed
-from paceline.cluster.preflight import check_resources, cluster_resources
 from paceline.cluster.private_ray import keep_logs
-from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_costs import CostUnits
 from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_launch import TrainLaunch, closing_status, counting, worker_spec
-from paceline.cluster.user_code import runtime_env, sent_modules
+from paceline.cluster.user_code import sent_modules
 from paceline.cluster.waiting_for_resources import ready_to_train
 from paceline.cluster.worker_group import (
     NodeProcesses,
     TrainerThread,
+    actor_on_this_node,
+    dismiss,
     failure_of,
-    import_torch_trainer,
-    only_worker_output,
+    ray_for_workers,
 )
 from paceline.errors import EnvironmentFault, first_line, last_line
 from paceline.private_files import make_folder
@@ -50,50 +48,31 @@ too: if the driver ended its processes at once, Ray Train would take them for lo
 the new one would hold resources for seconds, only to find that there is nothing left to do."""
 ANSWER_SECONDS = 5.0
 """How long the coordinator may take to answer a question that costs it nothing."""
-DISMISS_SECONDS = 2.0
-"""The same at the very end, when someone may have pressed Ctrl-C for the second time."""
 CONCLUDE_SECONDS = 10.0
 """How long the coordinator may take to write down how the run ended, when nobody wants to wait for MLflow."""
 
 
 def train_on_ray(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return how training ended, and how its record was closed."""
-    prepare_environment()
-    warm_up = threading.Thread(target=import_torch_trainer, name="import-ray-train")
-    launch.listener.stage(connecting_text(launch.address))
-    packed = runtime_env(sent_modules(launch.config, "train")) if launch.address else None
-    warm_up.start()
-    if on_cluster(launch.address):
-        warm_up.join()  # connecting takes no time to import in, and may take a job's working folder away from torch
-    try:
-        return _connected(launch, packed, warm_up)
-    finally:
-        warm_up.join()  # the end of the process would break an import off with a traceback
-
-
-def _connected(
-    launch: TrainLaunch, packed: dict[str, Any] | None, warm_up: threading.Thread
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    import ray
-
-    stays_up = ray.is_initialized()
-    # what workers print arrives on this process's stdout, where only the result belongs
-    with redirect_stdout(sys.stderr), connected(launch.address, packed), only_worker_output():
-        where = "the cluster" if on_cluster(launch.address) else "this machine"
-        if not is_private():
-            ready_to_train(launch.config, launch.wait_seconds, launch.listener)
-        use_gpu = check_resources(launch.config, cluster_resources(), where)
+    """Train; return how that ended, and how its record was closed."""
+    ray = sys.modules.get("ray")  # `ray_for_workers` imports it beside other work
+    stays_up = ray is not None and ray.is_initialized()
+    modules = partial(sent_modules, launch.config, "train")
+    with (
+        redirect_stdout(sys.stderr),  # what workers print arrives on stdout, where only the result belongs
+        ray_for_workers(launch.address, modules, launch.listener) as finish_imports,
+    ):
+        use_gpu = ready_to_train(launch.config, launch.wait_seconds, launch.listener)
         asked = counting(launch, use_gpu, time.monotonic())
         node = NodeProcesses()
         coordinator = _start_run_coordinator(launch, asked)
         try:
             launch.listener.stage("starting the workers (usually 30 to 90 s on a small machine)")
-            warm_up.join()
-            if is_private():
-                start_autoscaling_coordinator()
+            finish_imports()
             return _train(launch, coordinator, use_gpu, asked, node, stays_up)
         finally:
-            _dismiss(coordinator, node)
+            # a worker that escapes finds its coordinator dead: then it neither begins to train nor puts a checkpoint in
+            # place, and nothing that it reports reaches the run's journal
+            dismiss(coordinator, coordinator.dismiss.remote, node)
 
 
 def _train(
@@ -116,37 +95,9 @@ def _train(
 
 
 def _start_run_coordinator(launch: TrainLaunch, asked: CostUnits) -> Any:
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    actor = ray.remote(RunCoordinator).options(
-        num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here
-    )
     options = {"counting": asked, "store": launch.run.store, "silence_seconds": heartbeats.SILENCE_SECONDS}
+    actor = actor_on_this_node(RunCoordinator, max_restarts=-1, max_task_retries=-1)
     return actor.remote(launch.run.folder.tracking, launch.record, **options)
-
-
-def _dismiss(coordinator: Any, node: NodeProcesses) -> None:
-    """End what is left of this launch, before another one may claim the run.
-
-    Ray may stay up (a notebook's), and a group may still be training: after a second Ctrl-C, or when it is stuck. Its
-    processes are ended here. Should one escape (the coordinator did not answer, or the controller has just started it),
-    it finds its coordinator dead: then it neither begins to train nor puts a checkpoint in place, and nothing that it
-    reports reaches the run's journal. A node without its own processes cannot end others, which end when Ray is shut
-    down.
-    """
-    import ray
-
-    try:
-        with suppress(ray.exceptions.RayError):
-            workers = ray.get(coordinator.dismiss.remote(), timeout=DISMISS_SECONDS)
-            for worker in workers if node.dead() is None else ():
-                ray.kill(pickle.loads(worker))
-    finally:
-        with suppress(ray.exceptions.RayError):
-            if node.dead() is None:
-                ray.kill(coordinator)
 
 
 def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node: NodeProcesses) -> dict[str, Any]:

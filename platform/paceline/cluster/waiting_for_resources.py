@@ -30,7 +30,8 @@ from paceline.cluster.placement import (
     too_small,
     workers_on,
 )
-from paceline.cluster.preflight import check_precision, cluster_resources, request_of, uses_gpu
+from paceline.cluster.preflight import check_precision, check_resources, cluster_resources, request_of, uses_gpu
+from paceline.cluster.ray_session import is_private
 from paceline.cluster.run_folder import storage_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
@@ -172,15 +173,18 @@ def _tell_failures(known: set[str], tell: Tell) -> None:
             tell(f"the autoscaler could not start a node of type {text}")
 
 
-def ready_to_train(config: ExperimentConfig, wait_seconds: float, listener: Stages) -> None:
-    """Return once the cluster can run the config's workers.
+def ready_to_train(config: ExperimentConfig, wait_seconds: float, listener: Stages) -> bool:
+    """Return whether the config's workers get GPUs, once Ray can run them.
 
     Raises:
         EnvironmentFault: it cannot, or not within `wait_seconds`.
     """
+    if is_private():
+        return check_resources(config, cluster_resources(), "this machine")
     use_gpu = uses_gpu(config, cluster_resources())
     check_precision(config, use_gpu, THE_CLUSTER)
     ready([request_of(config, use_gpu)], config, wait_seconds, listener)
+    return check_resources(config, cluster_resources(), THE_CLUSTER)
 
 
 def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: float, listener: Stages) -> None:

@@ -1,15 +1,20 @@
-"""A worker group as its driver sees it: the thread that runs it, its output, and its failures."""
+"""A worker group as its driver sees it: Ray for its workers, the thread that runs it, its output, end and failures."""
 
+import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from paceline._compat.ray import worker_output_to
+from paceline._compat.ray import start_autoscaling_coordinator, worker_output_to
+from paceline.cluster.listener import Stages
+from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
+from paceline.cluster.user_code import runtime_env
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, RunFailed, first_line
 from paceline.redaction import redact
 
@@ -17,6 +22,8 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
 
+DISMISS_SECONDS = 2.0
+"""How long an actor may take to name its workers at the very end, when someone may have pressed Ctrl-C again."""
 TRAINING_ACTOR = "RayTrainWorker"
 _CPP_LOG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z] \d+ \d+\]")
 """How Ray's C++ side starts a line of its own log."""
@@ -44,6 +51,82 @@ class TrainerThread(threading.Thread):
             self._trainer.fit()
         except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
             self.error = error
+
+
+@contextmanager
+def ray_for_workers(
+    address: str | None,
+    modules: Callable[[], Sequence[Path]],
+    listener: Stages,
+    imports: Callable[[], None] | None = None,
+) -> Iterator[Callable[[], None]]:
+    """Connect to Ray for the body, while a thread imports what makes worker groups.
+
+    Args:
+        address: of a cluster, see `connected`.
+        modules: returns the user's modules that travel to a cluster.
+        imports: imports what takes seconds; None: what makes a TorchTrainer.
+
+    Yields:
+        A function that returns once worker groups can be made; call it before the first one is.
+    """
+    prepare_environment()
+    importing = threading.Thread(target=imports or import_torch_trainer, name="import-ray-train")
+    listener.stage(connecting_text(address))
+    packed = runtime_env(modules()) if address else None
+    importing.start()
+    if on_cluster(address):
+        importing.join()  # connecting takes no time to import in, and may take a job's working folder away from torch
+
+    def finish_imports() -> None:
+        importing.join()
+        if is_private():
+            start_autoscaling_coordinator()
+
+    try:
+        with connected(address, packed), only_worker_output():
+            yield finish_imports
+    finally:
+        importing.join()  # the end of the process would break an import off with a traceback
+
+
+def actor_on_this_node(kind: type, **options: Any) -> Any:
+    """Return an actor's class, to be started beside the driver, without cores of its own."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(kind).options(num_cpus=0, scheduling_strategy=here, **options)
+
+
+def dismiss(actor: Any, handles: Callable[[], Any], node: "NodeProcesses | None" = None) -> None:
+    """End the workers that report to an actor, and the actor, before another command may claim the run.
+
+    Ray may stay up (a notebook's), and a group may still be at work: after a second Ctrl-C, or when it is stuck. A node
+    without its own processes cannot end others, which end when Ray is shut down.
+
+    Args:
+        handles: asks the actor for the workers' pickled handles.
+    """
+    import ray
+
+    try:
+        with suppress(ray.exceptions.RayError):
+            workers = ray.get(handles(), timeout=DISMISS_SECONDS)
+            if node is None or node.dead() is None:
+                kill_workers(workers)
+    finally:
+        with suppress(ray.exceptions.RayError):
+            if node is None or node.dead() is None:
+                ray.kill(actor)
+
+
+def kill_workers(handles: Sequence[bytes]) -> None:
+    """End worker processes by their pickled handles; those that have ended already are no error."""
+    import ray
+
+    for handle in handles:
+        ray.kill(pickle.loads(handle))
 
 
 def import_torch_trainer() -> None:

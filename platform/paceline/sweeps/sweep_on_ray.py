@@ -1,26 +1,21 @@
 """A sweep on Ray: starts the coordinator's actor, the worker groups and Tune, and ends what is left of them."""
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline._compat.ray import start_autoscaling_coordinator
 from paceline.cluster.preflight import cluster_resources
 from paceline.cluster.private_ray import keep_logs
 from paceline.cluster.ray_session import (
-    connected,
-    connecting_text,
     is_private,
-    on_cluster,
-    prepare_environment,
 )
 from paceline.cluster.run_folder import writable
-from paceline.cluster.user_code import runtime_env, sent_modules
-from paceline.cluster.worker_group import only_worker_output
+from paceline.cluster.user_code import sent_modules
+from paceline.cluster.worker_group import actor_on_this_node, dismiss, ray_for_workers
 from paceline.errors import EnvironmentFault, RunFailed, first_line
 from paceline.private_files import make_folder
 from paceline.sweeps.coordinator.coordinator import SweepCoordinator
@@ -30,10 +25,9 @@ from paceline.sweeps.results.record import Closing, sweep_record
 from paceline.sweeps.search.trial_specs import base_of, spec_builder_of
 from paceline.sweeps.sweep_costs import SweepCosts, unit_of
 from paceline.sweeps.sweep_driver import SweepDriver
-from paceline.sweeps.worker_group_manager import WorkerGroupManager, kill_workers
+from paceline.sweeps.worker_group_manager import WorkerGroupManager
 from paceline.tracking.costs import Unit, goal_of
 
-DISMISS_SECONDS = 2.0
 CALLS = 1000
 """Calls that the coordinator takes in at the same time, beside those of each slot that wait at it."""
 CALLS_OF_A_SLOT = 8
@@ -47,16 +41,10 @@ def run_on_ray(launch: SweepLaunch) -> Closing:
     Raises:
         KeyboardInterrupt: it was told to end at once; it can be resumed.
     """
-    prepare_environment()
-    warm_up = threading.Thread(target=_import_ray_parts, name="import-ray-train")
-    warm_up.start()
-    if on_cluster(launch.address):
-        warm_up.join()  # connecting takes no time to import in, and two threads would find modules half made
-    import ray
+    modules = partial(sent_modules, launch.config, "sweep")
+    with ray_for_workers(launch.address, modules, launch.listener, _import_ray_parts) as finish_imports:
+        import ray
 
-    launch.listener.stage(connecting_text(launch.address))
-    packed = runtime_env(sent_modules(launch.config, "sweep")) if launch.address else None
-    with connected(launch.address, packed), only_worker_output():
         if launch.has_work and not is_private():
             ready_to_sweep(launch)
         plan = SlotPlan(launch, cluster_resources())
@@ -66,9 +54,7 @@ def run_on_ray(launch: SweepLaunch) -> Closing:
             require_this_node(plan.slots)
         with _coordinator_of(launch, plan) as coordinator:
             launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
-            warm_up.join()
-            if is_private():
-                start_autoscaling_coordinator()
+            finish_imports()
             try:
                 closing = _run(launch, plan, coordinator)
                 if closing.fault or any(trial.state == "failed" for trial in closing.trials):
@@ -83,15 +69,12 @@ def run_on_ray(launch: SweepLaunch) -> Closing:
 def _coordinator_of(launch: SweepLaunch, plan: SlotPlan) -> Iterator[Any]:
     """The coordinator's actor; afterwards nothing of this launch is left, whatever went wrong."""
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     most = CALLS + CALLS_OF_A_SLOT * plan.slots
     launch_id = f"launch-{time.time_ns()}"
-    actor = ray.remote(SweepCoordinator).options(
+    actor = actor_on_this_node(
+        SweepCoordinator,
         name=f"paceline-sweep {launch.folder.run_id} {launch_id}",
-        num_cpus=0,
-        scheduling_strategy=here,
         max_concurrency=most,
         # it takes over slots and trials from the sweep's log, and each call that it has not answered comes again
         max_restarts=-1,
@@ -109,7 +92,8 @@ def _coordinator_of(launch: SweepLaunch, plan: SlotPlan) -> Iterator[Any]:
             raise EnvironmentFault(message, "record-not-writable", path=launch.folder.path) from None
         raise
     finally:
-        _dismiss(coordinator)
+        # it still knows the workers of each group that was not told to have ended
+        dismiss(coordinator, coordinator.workers.remote)
 
 
 def _rules(launch: SweepLaunch, slots: int) -> SweepRules:
@@ -124,21 +108,6 @@ def _rules(launch: SweepLaunch, slots: int) -> SweepRules:
         constraints=tuple(section.limits),
         goal=goal_of(launch.config),
     )
-
-
-def _dismiss(coordinator: Any) -> None:
-    """End what is left of this launch, before another one may claim the sweep; Ray may stay up (a notebook's).
-
-    The coordinator still knows the workers of each group that was not told to have ended.
-    """
-    import ray
-
-    try:
-        with suppress(ray.exceptions.RayError):
-            kill_workers(ray.get(coordinator.workers.remote(), timeout=DISMISS_SECONDS))
-    finally:
-        with suppress(ray.exceptions.RayError):
-            ray.kill(coordinator)
 
 
 def _import_ray_parts() -> None:

@@ -1,13 +1,12 @@
 """Worker groups of a sweep, started and ended by the driver as the coordinator's slots want them."""
 
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.worker_group import TrainerThread
+from paceline.cluster.worker_group import TrainerThread, kill_workers
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.errors import first_line
 from paceline.sweeps.messages import GroupShape, WantedGroup
@@ -160,12 +159,3 @@ class WorkerGroupManager:
         name = f"group-{wanted.slot}-{wanted.generation}"
         # the limit of losses is each trial's own, see the coordinator
         return torch_trainer(serve_trials, given, scaling, self._folder, name, START_TIMEOUT_SECONDS, max_failures=-1)
-
-
-def kill_workers(handles: Sequence[bytes]) -> None:
-    """End worker processes by their pickled handles, as the coordinator has them; those that are gone already are no
-    error."""
-    import ray
-
-    for handle in handles:
-        ray.kill(pickle.loads(handle))
