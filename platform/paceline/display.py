@@ -17,8 +17,9 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from paceline.cluster.listener import UI_HINT, Listener, RunProgress, SilentListener, shown
+from paceline.cluster.listener import UI_HINT, Listener, RunProgress, SilentListener
 from paceline.errors import BAD_ENVIRONMENT, FAILED, OK, coded
+from paceline.redaction import redact
 
 PLAIN_LINE_SECONDS = 2.0
 
@@ -122,7 +123,7 @@ class QuietListener(SilentListener):
         return event_text(kind, details)
 
     def _line(self, text: str) -> None:
-        self._console.print(shown(text), markup=False, soft_wrap=True)
+        self._console.print(redact(text), markup=False, soft_wrap=True)
 
 
 class PlainListener:
@@ -156,7 +157,7 @@ class PlainListener:
         self._line(event_text(kind, details))
 
     def _line(self, text: str) -> None:
-        self.console.print(f"{monotonic() - self._start:7.1f} s  {shown(text)}", markup=False, soft_wrap=True)
+        self.console.print(f"{monotonic() - self._start:7.1f} s  {redact(text)}", markup=False, soft_wrap=True)
 
 
 class LiveListener(PlainListener):

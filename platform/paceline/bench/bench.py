@@ -11,12 +11,9 @@ from paceline.bench.jobs import Answer, Job, gave_up
 from paceline.bench.limits import LimitReached, raising_after
 from paceline.cluster.listener import Stages
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.user_code import python_objects
 from paceline.cluster.worker_group import TrainerThread
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import user_folders
-from paceline.config.shareable import shareable
 from paceline.errors import RunFailed, first_line
 
 if TYPE_CHECKING:
@@ -41,15 +38,6 @@ class Bench(Protocol):
         """
 
 
-def base_of(config: ExperimentConfig, address: str | None) -> WorkerSpec:
-    """Return the part that all jobs have in common."""
-    return WorkerSpec(
-        config_json=shareable(config).model_dump_json(),
-        objects=python_objects(config),
-        import_folders=() if address else user_folders(),
-    )
-
-
 @contextmanager
 def open_bench(
     config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
@@ -64,7 +52,7 @@ def open_bench(
     """
     if config.scaling.num_workers == 0:
         listener.stage("importing torch")
-        yield LocalBench(base_of(config, None), config)
+        yield LocalBench(WorkerSpec.of(config, None), config)
         return
     with _ray_bench(config, address, wait_seconds, folder, listener) as bench:
         yield bench
@@ -171,7 +159,7 @@ def _ray_bench(
         use_gpu = ready_to_train(config, wait_seconds, listener)
         listener.stage("starting the workers")
         finish_imports()
-        with _group(config, base_of(config, address).travelling(), use_gpu, folder) as bench:
+        with _group(config, WorkerSpec.of(config, address).travelling(), use_gpu, folder) as bench:
             yield bench
 
 

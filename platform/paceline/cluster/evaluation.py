@@ -26,12 +26,12 @@ from paceline.cluster.preflight import check_resources, check_this_machine, proc
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.user_code import python_objects
 from paceline.cluster.worker_group import error_of
+from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import make_importable, remembered_folders, user_folders
+from paceline.config.imports import make_importable, remembered_folders
 from paceline.config.loading import Overrides
-from paceline.config.shareable import secrets_of, shareable
+from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, Problem, RunFailed
 from paceline.places import default_address, place_of
 from paceline.private_files import make_folder
@@ -216,21 +216,9 @@ def _prepare(
     learn(secrets_of(config))
     if not on_cluster(options.address):
         check_this_machine(config)
-    worker_spec = _worker_spec(config, options.address)
-    request = EvaluationRequest(worker_spec, checkpoint.place, tuple(sets), parts)
+    request = EvaluationRequest(WorkerSpec.of(config, options.address), checkpoint.place, tuple(sets), parts)
     return checkpoint, EvaluationLaunch(
         config, request, folder, options.address, options.wait_seconds, options.listener
-    )
-
-
-def _worker_spec(config: ExperimentConfig, address: str | None) -> Any:
-    from paceline.cluster.worker_spec import WorkerSpec
-
-    return WorkerSpec(
-        config_json=shareable(config).model_dump_json(),
-        objects=python_objects(config),
-        # to a cluster the code itself travels, see `user_code`
-        import_folders=() if address else user_folders(),
     )
 
 

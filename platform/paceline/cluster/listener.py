@@ -75,18 +75,13 @@ class WarningLog:
 
     def planned(self, lines: list[tuple[str, str]]) -> None:
         """The warnings about the config are lines of the table."""
-        self.warnings += [shown(text) for label, text in lines if label == "warning"]
+        self.warnings += [redact(text) for label, text in lines if label == "warning"]
         self._listener.planned(lines)
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
         if kind == "warning":
-            self.warnings.append(shown(coded(details["message"], details["code"])))
+            self.warnings.append(redact(coded(details["message"], details["code"])))
         self._listener.event(kind, details)
-
-
-def shown(text: str) -> str:
-    """A text as a display may show it: without secrets."""
-    return redact(text)
 
 
 class ProgressFeed:

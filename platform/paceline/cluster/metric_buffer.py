@@ -88,7 +88,7 @@ class MetricBuffer:
         """Return what the coordinator has not said to be safe."""
         with self._changed:
             self._collect()
-            return list(self._kept)
+            return [reading for reading in self._kept if reading.values]
 
     def close(self) -> None:
         """End the thread once it has delivered what it is at. What is left stays, see `unsafe`."""

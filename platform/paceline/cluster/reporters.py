@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from time import monotonic, sleep
 from typing import Any
 
 from paceline._compat.ray import preemption_info
@@ -27,43 +26,40 @@ class _Outgoing:
     """The part that both reporters have in common: metrics go out through a buffer."""
 
     def __init__(self, deliver: Callable[[Sequence[MetricReading]], bool]) -> None:
-        self._metric_buffer = MetricBuffer(
-            deliver, lambda: self.event("warning", code="readings-dropped", message=_FULL)
-        )
+        self._buffer = MetricBuffer(deliver, lambda: self.event("warning", code="readings-dropped", message=_FULL))
 
     def event(self, kind: str, **details: Any) -> None:
         raise NotImplementedError
 
     def unrecorded(self) -> list[Any]:
-        return [reading.to_json() for reading in self._metric_buffer.unsafe() if reading.values]
+        return [reading.to_json() for reading in self._buffer.unsafe()]
 
     def record_again(self, metrics: list[Any]) -> None:
-        self._metric_buffer.put_back([MetricReading.from_json(points) for points in metrics])
+        self._buffer.put_back([MetricReading.from_json(points) for points in metrics])
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Training is over: wait for its last metrics to be safe, and end the thread that delivers them."""
         with suppress(Exception):
-            self._metric_buffer.flush(timeout_seconds)
-        self._metric_buffer.close()
+            self._buffer.flush(timeout_seconds)
+        self._buffer.close()
 
     def unsafe_from(self) -> int | None:
         """The first optimizer step of which something is not safe; None where all is."""
-        return next((reading.step for reading in self._metric_buffer.unsafe() if reading.values), None)
+        return next((reading.step for reading in self._buffer.unsafe()), None)
 
     def final_report(self, ending: dict[str, Any]) -> dict[str, Any]:
         """End as `close` does; returns how training ended, for `RunCoordinator.finish`, with what is not safe for all
         that."""
         self.close()
-        unrecorded = [reading for reading in self._metric_buffer.unsafe() if reading.values]
-        return FinalReport(ending, unrecorded, self._metric_buffer.lost).message()
+        return FinalReport(ending, self._buffer.unsafe(), self._buffer.lost).message()
 
 
 def _until_stored(secure: Callable[[int | None], tuple[int, bool]], timeout_seconds: float) -> bool:
     """Ask a coordinator until its record is in the run's store, see `RunCoordinator.secure`."""
-    deadline = monotonic() + timeout_seconds
+    deadline = time.monotonic() + timeout_seconds
     end, is_there = secure(None)
-    while not is_there and monotonic() < deadline:
-        sleep(LOOK_SECONDS)
+    while not is_there and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
         end, is_there = secure(end)
     return is_there
 
@@ -78,7 +74,7 @@ class InProcessReporter(_Outgoing):
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         self._coordinator.note(step, values)
-        self._metric_buffer.put(step, values)
+        self._buffer.put(step, values)
         self._on_news()
 
     def progress(self, step: int, samples_per_second: float) -> None:
@@ -90,7 +86,7 @@ class InProcessReporter(_Outgoing):
         self._on_news()
 
     def recorded(self, timeout_seconds: float) -> bool:
-        return self._metric_buffer.flush(timeout_seconds)
+        return self._buffer.flush(timeout_seconds)
 
     def stored(self, timeout_seconds: float) -> bool:
         return _until_stored(self._coordinator.secure, timeout_seconds)
@@ -128,7 +124,7 @@ class ActorReporter(_Outgoing):
         self._notice: Any = None
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        self._metric_buffer.put(step, values)
+        self._buffer.put(step, values)
 
     def progress(self, step: int, samples_per_second: float) -> None:
         self._read_answer()
@@ -147,10 +143,10 @@ class ActorReporter(_Outgoing):
         """
         import ray
 
-        deadline = monotonic() + timeout_seconds
+        deadline = time.monotonic() + timeout_seconds
         try:
-            all_safe = self._metric_buffer.flush(timeout_seconds)
-            left_seconds = max(deadline - monotonic(), MIN_ANSWER_SECONDS)
+            all_safe = self._buffer.flush(timeout_seconds)
+            left_seconds = max(deadline - time.monotonic(), MIN_ANSWER_SECONDS)
             may_commit = ray.get(self._coordinator.may_commit.remote(*self._about), timeout=left_seconds)
         except (
             ray.exceptions.ActorDiedError
@@ -186,7 +182,7 @@ class ActorReporter(_Outgoing):
         return self._stop
 
     def is_leaving(self) -> bool:
-        info = notice()
+        info = preemption_info()  # of Ray Train; its public call is a barrier over all workers
         if info is not None and info != self._notice:
             self._notice = info
             self.event("preemption")
@@ -218,11 +214,6 @@ class ActorReporter(_Outgoing):
                 self._stop = True  # the launch is over, and nobody waits for this group any more
             except ray.exceptions.RayError:
                 return  # the coordinator is being restarted: the next message finds it
-
-
-def notice() -> Any | None:
-    """Ray Train's `PreemptionInfo` for this worker's group; None as long as all of its machines stay."""
-    return preemption_info()
 
 
 def is_near(info: Any) -> bool:

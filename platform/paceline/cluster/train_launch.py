@@ -10,12 +10,9 @@ from paceline.cluster.run_coordinator import Status
 from paceline.cluster.run_costs import CostUnits, unit_of
 from paceline.cluster.run_folder import RunFolder, run_removed
 from paceline.cluster.run_identity import ClaimedRun
-from paceline.cluster.user_code import python_objects
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.derived import Derived
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import user_folders
-from paceline.config.shareable import shareable
 from paceline.redaction import redact
 from paceline.tracking.costs import goal_of
 from paceline.tracking.run_record import RunRecord
@@ -93,12 +90,10 @@ def counting(launch: TrainLaunch, use_gpu: bool, since: float) -> CostUnits:
 
 def worker_spec(launch: TrainLaunch) -> WorkerSpec:
     """Return the work of each training process."""
-    return WorkerSpec(
-        config_json=shareable(launch.config).model_dump_json(),
-        objects=python_objects(launch.config),
+    return WorkerSpec.of(
+        launch.config,
+        launch.address,
         checkpoints=str(launch.run.folder.checkpoints),
         store=launch.run.store,
         extended_from_step=launch.run.folder.read().get(EXTENDED_FROM_STEP),
-        # to a cluster the code itself travels, see `user_code`
-        import_folders=() if launch.address else user_folders(),
     )

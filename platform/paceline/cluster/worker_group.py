@@ -122,7 +122,7 @@ def dismiss(actor: Any, handles: Callable[[], Any], node: "NodeProcesses | None"
 
 
 def kill_workers(handles: Sequence[bytes]) -> None:
-    """End worker processes by their pickled handles; those that have ended already are no error."""
+    """End worker processes by their pickled handles; those that have ended already raise no error."""
     import ray
 
     for handle in handles:

@@ -9,8 +9,8 @@ from typing import Any
 
 from paceline.config.components import subtree
 from paceline.config.experiment import ExperimentConfig, validate
-from paceline.config.imports import make_importable
-from paceline.config.shareable import secrets_of
+from paceline.config.imports import make_importable, objects_in, user_folders
+from paceline.config.shareable import secrets_of, shareable
 from paceline.redaction import learn
 from paceline.storage.address import RunStore
 
@@ -46,6 +46,21 @@ class WorkerSpec:
     """The last step of the finished run that this one trains further; None: it does not."""
     kept: tuple[str, ...] | None = None
     """Those of the sections with `objects` whose object stands in the config; None: all."""
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, address: str | None, **others: Any) -> "WorkerSpec":
+        """Return the work that a config describes.
+
+        Args:
+            address: of a cluster, to which the user's modules travel, see `user_code`.
+            others: further fields.
+        """
+        return cls(
+            config_json=shareable(config).model_dump_json(),
+            objects=objects_in(config.model_dump()),
+            import_folders=() if address else user_folders(),
+            **others,
+        )
 
     def travelling(self) -> "WorkerSpec":
         """Return a copy with its objects pickled."""

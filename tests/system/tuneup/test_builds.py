@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.bench.bench import LocalBench, base_of
+from paceline.bench.bench import LocalBench
 from paceline.bench.jobs import Answer, Job, part_of
+from paceline.cluster.worker_spec import WorkerSpec
 from support.toys import PointsTask, toy_config
 from support.tuneup.build_tasks import WHERE, Dying, Hanging, Listed
 
@@ -19,7 +20,7 @@ def built(task: type[PointsTask], limit_seconds: float = 100.0) -> Answer:
     faster = config.with_overrides({"optimizer.momentum": 0.0})
     comparisons = [[0, 1, {"seed": 1, "is_technique_first": True}], [0, 0, {"seed": 2, "in_turn": True}]]
     parts = part_of(config), part_of(faster)
-    bench = LocalBench(base_of(config, None), config)
+    bench = LocalBench(WorkerSpec.of(config, None), config)
     return bench.do(Job("build", parts, {"comparisons": comparisons, "rules": RULES}, limit_seconds))
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.bench import LocalBench, base_of
+from paceline.bench.bench import LocalBench
 from paceline.bench.jobs import Answer, Job, part_of
 from paceline.bench.limits import LimitReached, raising_after
+from paceline.cluster.worker_spec import WorkerSpec
 from support.toys import PointsTask, toy_config
 
 LONG = 3600.0
@@ -65,7 +66,7 @@ CONFIG = toy_config(trainer__precision="32-true", scaling__num_workers=0)
 
 @pytest.fixture(scope="module")
 def bench() -> LocalBench:
-    return LocalBench(base_of(CONFIG, None), CONFIG)
+    return LocalBench(WorkerSpec.of(CONFIG, None), CONFIG)
 
 
 def trained(bench: LocalBench, task: type[PointsTask], limit_seconds: float = 60.0) -> Answer:

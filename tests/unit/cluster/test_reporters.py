@@ -108,8 +108,8 @@ def test_a_checkpoint_waits_for_the_metrics_before_it(monkeypatch: pytest.Monkey
     mine.metrics(7, {"a": 1.0})
     mine.close()  # and so does the end of training
     assert coordinator.steps == [1, 2, 3, 7]
-    mine._metric_buffer._thread.join(5.0)
-    assert not mine._metric_buffer._thread.is_alive()
+    mine._buffer._thread.join(5.0)
+    assert not mine._buffer._thread.is_alive()
     ActorReporter(None).close()  # one that has told nothing ends at once
 
 
@@ -185,7 +185,7 @@ def test_two_threads_at_once_lose_and_double_nothing(reporter: Make) -> None:
 
     def save() -> None:
         while not done.is_set():
-            mine._metric_buffer.flush(1.0)
+            mine._buffer.flush(1.0)
 
     thread = threading.Thread(target=save)
     thread.start()
@@ -193,7 +193,7 @@ def test_two_threads_at_once_lose_and_double_nothing(reporter: Make) -> None:
         mine.metrics(step, {"a": 1.0})
     done.set()
     thread.join()
-    until(lambda: mine._metric_buffer.flush(1.0))
+    until(lambda: mine._buffer.flush(1.0))
     assert coordinator.steps == list(range(1, 5001))
 
 

@@ -13,7 +13,6 @@ from paceline.cluster.user_code import python_objects
 from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import user_folders
 from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
 from paceline.storage.address import RunStore
@@ -107,12 +106,7 @@ class TrialSpecBuilder:
 
 def base_of(launch: "SweepLaunch") -> WorkerSpec:
     """Return what the specs of all trials' workers have in common, ready to travel."""
-    base = WorkerSpec(
-        config_json=shareable(launch.config).model_dump_json(),
-        objects=python_objects(launch.config),
-        import_folders=() if launch.address else user_folders(),
-    )
-    return base.travelling()
+    return WorkerSpec.of(launch.config, launch.address).travelling()
 
 
 def spec_builder_of(launch: "SweepLaunch", plan: "SlotPlan", base: WorkerSpec) -> TrialSpecBuilder:
