@@ -1,4 +1,4 @@
-"""Benches that do a tune-up's jobs: a warm worker group under Ray Train, or this process."""
+"""Benches that do one job after the other: a warm worker group under Ray Train, or this process."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.bench.jobs import Answer, Job, gave_up
+from paceline.bench.jobs import Answer, Job, StudyKind, gave_up
 from paceline.bench.limits import LimitReached, raising_after
 from paceline.cluster.listener import Stages
 from paceline.cluster.signals import terminating_interrupts
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.05
 LEAVE_SECONDS = 4.0
 DISMISS_SECONDS = 2.0
 RENEW_SECONDS = 30.0
-"""How long the coordinator may take to name the worker processes that are to be ended before a build."""
+"""How long the coordinator may take to name the worker processes that are to be ended for fresh ones."""
 START_TIMEOUT_SECONDS = 1800
 
 
@@ -40,7 +40,12 @@ class Bench(Protocol):
 
 @contextmanager
 def open_bench(
-    config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
+    config: ExperimentConfig,
+    study: StudyKind,
+    address: str | None,
+    wait_seconds: float,
+    folder: Path,
+    listener: Stages,
 ) -> Iterator[Bench]:
     """A bench for a config and for all that have as many workers.
 
@@ -52,9 +57,9 @@ def open_bench(
     """
     if config.scaling.num_workers == 0:
         listener.stage("importing torch")
-        yield LocalBench(WorkerSpec.of(config, None), config)
+        yield LocalBench(config, study)
         return
-    with _ray_bench(config, address, wait_seconds, folder, listener) as bench:
+    with _ray_bench(config, study, address, wait_seconds, folder, listener) as bench:
         yield bench
 
 
@@ -62,11 +67,11 @@ class LocalBench:
     """Does the jobs in this process, each as if it were the first. One that hangs outside of Python cannot be given up
     here."""
 
-    def __init__(self, base: WorkerSpec, config: ExperimentConfig) -> None:
+    def __init__(self, config: ExperimentConfig, study: StudyKind) -> None:
         from paceline.cluster.preflight import check_resources, process_resources
         from paceline.engine.fresh import ProcessState
 
-        self._base, self._config = base, config
+        self._base, self._config, self._study = WorkerSpec.of(config, None), config, study
         self._device = "cuda" if check_resources(config, process_resources(), "this machine") else "cpu"
         self._state = ProcessState()
 
@@ -74,20 +79,20 @@ class LocalBench:
         """Do a job, and wait for it."""
         import torch
 
-        from paceline.bench.fresh_process import build
+        from paceline.bench.fresh_process import do_in_fresh_process
+        from paceline.bench.job_execution import do_job
         from paceline.engine.dist_context import DistContext
         from paceline.engine.failure import describe
-        from paceline.tuneups.job_execution import do_job
 
-        if job.kind == "build":
-            return build(job, self._config, self._device)
+        if job.in_fresh_processes:
+            return do_in_fresh_process(job, self._config, self._device, self._study)
         threads = torch.get_num_threads()
         try:
             # the user's code may print, and on stdout only the result belongs
             with redirect_stdout(sys.stderr), raising_after(job.limit_seconds):
                 return do_job(job, self._base, DistContext.current(self._device))
         except LimitReached:
-            return gave_up(job)
+            return gave_up(job, self._study)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a library's own, such as a panic in Rust: a later launch would meet it again
@@ -100,8 +105,8 @@ class LocalBench:
 class RayBench:
     """Does the jobs on a worker group that stays."""
 
-    def __init__(self, coordinator: Any, fitting: TrainerThread) -> None:
-        self._coordinator, self._fitting = coordinator, fitting
+    def __init__(self, coordinator: Any, fitting: TrainerThread, study: StudyKind) -> None:
+        self._coordinator, self._fitting, self._study = coordinator, fitting, study
 
     def do(self, job: Job) -> Answer:
         """Do a job, and wait for it.
@@ -112,7 +117,7 @@ class RayBench:
         import ray
 
         try:
-            if job.kind == "build":
+            if job.in_fresh_processes:
                 self._renew()
             answer, begun = self._coordinator.do.remote(job), time.monotonic()
             while not ray.wait([answer], timeout=POLL_SECONDS)[0]:
@@ -123,15 +128,16 @@ class RayBench:
                     self._give_up(job)
             return ray.get(answer)  # type: ignore[no-any-return]
         except ray.exceptions.RayActorError as error:
-            raise RunFailed(f"the process that holds the tune-up together has died: {first_line(error)}") from None
+            noun = self._study.noun
+            raise RunFailed(f"the process that holds the {noun} together has died: {first_line(error)}") from None
 
     def _renew(self) -> None:
-        """Let Ray Train start the worker processes again, for a build in fresh ones."""
+        """Let Ray Train start the worker processes again, for a job in fresh ones."""
         import ray
 
         from paceline.bench.coordinator import end_workers
 
-        if end_workers(self._coordinator, RENEW_SECONDS):  # otherwise the build has a process that was used before
+        if end_workers(self._coordinator, RENEW_SECONDS):  # otherwise the job has a process that was used before
             ray.get(self._coordinator.dismiss.remote())
 
     def _give_up(self, job: Job) -> None:
@@ -139,13 +145,18 @@ class RayBench:
 
         from paceline.bench.coordinator import end_workers
 
-        ray.get(self._coordinator.give_up.remote(gave_up(job)))
+        ray.get(self._coordinator.give_up.remote(gave_up(job, self._study)))
         end_workers(self._coordinator, DISMISS_SECONDS)
 
 
 @contextmanager
 def _ray_bench(
-    config: ExperimentConfig, address: str | None, wait_seconds: float, folder: Path, listener: Stages
+    config: ExperimentConfig,
+    study: StudyKind,
+    address: str | None,
+    wait_seconds: float,
+    folder: Path,
+    listener: Stages,
 ) -> Iterator[Bench]:
     from paceline.cluster.user_code import sent_modules
     from paceline.cluster.waiting_for_resources import ready_to_train
@@ -153,26 +164,28 @@ def _ray_bench(
 
     with (
         redirect_stdout(sys.stderr),  # what workers print arrives on stdout, where only the result belongs
-        ray_for_workers(address, lambda: sent_modules(config, "tuneup"), listener) as finish_imports,
+        ray_for_workers(address, lambda: sent_modules(config, study.section), listener) as finish_imports,
         terminating_interrupts(),  # Ray has taken SIGTERM for itself
     ):
         use_gpu = ready_to_train(config, wait_seconds, listener)
         listener.stage("starting the workers")
         finish_imports()
-        with _group(config, WorkerSpec.of(config, address).travelling(), use_gpu, folder) as bench:
+        with _group(config, study, WorkerSpec.of(config, address).travelling(), use_gpu, folder) as bench:
             yield bench
 
 
 @contextmanager
-def _group(config: ExperimentConfig, base: WorkerSpec, use_gpu: bool, folder: Path) -> Iterator[Bench]:
-    from paceline.bench.coordinator import TuneupCoordinator, kill_group
+def _group(
+    config: ExperimentConfig, study: StudyKind, base: WorkerSpec, use_gpu: bool, folder: Path
+) -> Iterator[Bench]:
+    from paceline.bench.coordinator import JobCoordinator, kill_group
     from paceline.cluster.worker_group import actor_on_this_node
 
-    coordinator = actor_on_this_node(TuneupCoordinator).remote(config.parallel.timeout_seconds)
-    fitting = TrainerThread(_trainer(config, base, coordinator, use_gpu, folder))
+    coordinator = actor_on_this_node(JobCoordinator).remote(config.parallel.timeout_seconds)
+    fitting = TrainerThread(_trainer(config, study, base, coordinator, use_gpu, folder))
     fitting.start()
     try:
-        yield RayBench(coordinator, fitting)
+        yield RayBench(coordinator, fitting, study)
         coordinator.close.remote()
         fitting.join(LEAVE_SECONDS)
     finally:
@@ -180,7 +193,7 @@ def _group(config: ExperimentConfig, base: WorkerSpec, use_gpu: bool, folder: Pa
 
 
 def _trainer(
-    config: ExperimentConfig, base: WorkerSpec, coordinator: Any, use_gpu: bool, folder: Path
+    config: ExperimentConfig, study: StudyKind, base: WorkerSpec, coordinator: Any, use_gpu: bool, folder: Path
 ) -> "TorchTrainer":
     from paceline.bench.coordinator import serve_jobs
     from paceline.cluster.preflight import of_fixed_size
@@ -192,7 +205,7 @@ def _trainer(
         given,
         ray_scaling(of_fixed_size(config), use_gpu),
         folder,
-        "tuneup",
+        study.section,
         START_TIMEOUT_SECONDS,
         # how often a job may lose its workers is the coordinator's to say
         max_failures=-1,

@@ -1,4 +1,4 @@
-"""Clock of a tune-up: the time that is left, and what is kept back for the end."""
+"""Clock of a study: the time that is left, and what is kept back for the end."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Clock:
 
     @property
     def patience(self) -> float:
-        """Seconds after which what should have ended counts as hanging: a share of the budget, since a benchmark
+        """Seconds after which what should have ended counts as hanging: a share of the budget, since a job
         compiles as well, but not less than a minute."""
         return max(LEAST_PATIENCE_SECONDS, PATIENCE_SHARE * self.budget_seconds)
 

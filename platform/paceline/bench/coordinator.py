@@ -1,4 +1,4 @@
-"""Coordinator of a tune-up's worker group, and the loop in each of its processes."""
+"""Coordinator of a bench's worker group, and the loop in each of its processes."""
 
 import asyncio
 import pickle
@@ -17,7 +17,7 @@ LOSSES = 2
 
 def serve_jobs(loop_config: dict[str, Any]) -> None:
     """Ray Train's training function: one call per worker process, for as many jobs as the coordinator has."""
-    from paceline.tuneups.job_execution import do_job
+    from paceline.bench.job_execution import do_job
 
     coordinator, base = loop_config["coordinator"], loop_config["base"]
 
@@ -29,8 +29,8 @@ def serve_jobs(loop_config: dict[str, Any]) -> None:
     serve(loop_config, run)
 
 
-class TuneupCoordinator:
-    """RunCoordinator for jobs: the driver puts them, and the worker group takes them. An actor on the driver's node."""
+class JobCoordinator:
+    """Coordinator of jobs: the driver puts them, and the worker group takes them. An actor on the driver's node."""
 
     def __init__(self, timeout_seconds: float) -> None:
         """Args:

@@ -1,4 +1,4 @@
-"""The journal of a tune-up: the result of each job, and when, so that a later launch can continue with it."""
+"""The journal of a study: the result of each job, and when, so that a later launch can continue with it."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.bench.jobs import Answer, Job
+from paceline.bench.jobs import Answer, Job, StudyKind
 from paceline.cluster.resume_rules import is_below
 from paceline.cluster.run_folder import writable
 from paceline.cluster.worker_spec import TrialWorkerSpec
@@ -16,8 +16,6 @@ from paceline.tracking.journal import Journal, is_number
 from paceline.tracking.run_record import flatten
 
 FILE = "jobs.jsonl"
-MAY_DIFFER = ("storage", "sweep", "tracking.uri", "tracking.offline")
-"""Keys and sections of the config that change neither what a tune-up measures nor how fast anything is."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Done:
     digest: str
     answer: Answer
     elapsed: float
-    """Seconds since the tune-up began, without those between its launches."""
+    """Seconds since the study began, without those between its launches."""
 
 
 class JobLog:
@@ -95,17 +93,17 @@ class JobLog:
             self.done.append(Done(content["job"], Answer(**content["answer"]), content["elapsed"]))
 
 
-def digest_of(job: Job) -> str:
-    """Return the digest of a job: of its kind, its configs and its options."""
-    configs = [_without(part, MAY_DIFFER) for part in job.configs]
-    content = json.dumps([job.kind, configs, dict(job.options)], sort_keys=True)
+def digest_of(job: Job, study: StudyKind) -> str:
+    """Return the digest of a job: of its function's name, its configs and its options."""
+    configs = [_without(part, study.may_differ) for part in job.configs]
+    content = json.dumps([job.function, configs, dict(job.options)], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def is_of(job: Job, baseline: Job) -> bool:
+def is_of(job: Job, first: Job, study: StudyKind) -> bool:
     """Return True if a job is about the same config as another one alone, with whatever seed."""
-    free = (*MAY_DIFFER, "seed", "tuneup")
-    return all(_without(part, free) == _without(baseline.configs[0], free) for part in job.configs)
+    free = (*study.may_differ, "seed", study.section)
+    return all(_without(part, free) == _without(first.configs[0], free) for part in job.configs)
 
 
 def _without(part: TrialWorkerSpec, places: Sequence[str]) -> dict[str, Any]:

@@ -1,32 +1,67 @@
-"""Jobs of a tune-up: benchmarks, trainings, and looks at the model. They travel between processes.
+"""Jobs of a bench: trainings, measurements and looks at the model. They travel between processes.
 
 The driver asks for one job after the other; each is done by all ranks of the one worker group, and answered by rank 0.
+Light to import: the functions that do the jobs are named by their import paths, and loaded where they run.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
+from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import objects_in
 from paceline.config.shareable import shareable
 
-Kind = Literal["look", "split", "benchmark", "build", "train", "memory", "predict"]
+if TYPE_CHECKING:
+    from paceline.cluster.user_code import Kind
+
+TRAIN = "paceline.bench.training:train"
+"""Trains one config to its end."""
+THROUGHPUT = "paceline.bench.throughput:throughput"
+"""Measures the seconds per sample of some configs."""
+
+
+@dataclass(frozen=True)
+class StudyKind:
+    """A kind of study that is done on a bench, such as tune-ups: its names in messages and in the config."""
+
+    noun: str
+    """`tune-up`."""
+    section: "Kind"
+    """Section of the config, whose `budget_seconds` limits it: `tuneup`."""
+    code: str
+    """Of the error that hardware, code, model or data have changed since an earlier launch."""
+
+    @property
+    def may_differ(self) -> tuple[str, ...]:
+        """Keys and sections of the config that change neither what a study measures nor how fast anything is."""
+        others = (each for each in ("sweep", "tuneup") if each != self.section)
+        return ("storage", *others, "tracking.uri", "tracking.offline")
 
 
 @dataclass(frozen=True)
 class Job:
     """One piece of work."""
 
-    kind: Kind
+    function: str
+    """Import path of the function that does it, on every rank: `(configs, options, ranks) -> values`, all plain JSON
+    values but the configs, which are validated, and the `DistContext`. The values of rank 0 are the answer."""
     configs: tuple[TrialWorkerSpec, ...]
-    """The config; of a benchmark the baseline's and the technique's, of a build those of all its comparisons."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of that kind, in plain values."""
+    """Of that function, in plain values."""
     limit_seconds: float = inf
     """After so long it is given up, and the worker processes that may hang in it are ended."""
+    checks_again: bool = False
+    """Whether a later launch does it again, and continues only if its answer is the same; see `ResumableBench`."""
+    in_fresh_processes: bool = False
+    """Whether it is done where nothing has been built before."""
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return self.function.partition(":")[2]
 
 
 @dataclass(frozen=True)
@@ -50,17 +85,12 @@ class Answer:
     """`error`, `oom` or `diverged` when it failed; `lost` when its workers died."""
 
 
-def gave_up(job: Job) -> Answer:
+def gave_up(job: Job, study: StudyKind) -> Answer:
     """The answer to a job that has reached its limit."""
-    hint = "if it is no more than slow, raise tuneup.budget_seconds"
+    hint = f"if it is no more than slow, raise {study.section}.budget_seconds"
     return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended: {hint}", kind="lost")
 
 
 def part_of(config: ExperimentConfig) -> TrialWorkerSpec:
     """A config as a part of the worker_spec that all jobs have in common."""
     return TrialWorkerSpec(shareable(config).model_dump_json(), tuple(objects_in(config.model_dump())))
-
-
-def config_of(base: WorkerSpec, part: TrialWorkerSpec) -> ExperimentConfig:
-    """The config, validated again where it is used."""
-    return base.for_trial(part).config()

@@ -24,6 +24,9 @@ ENDLESS = {
 """What makes a training continue for as long as it is asked for steps, with nothing but steps in it."""
 
 
+CALIBRATION_SECONDS = 0.1
+
+
 class Window(NamedTuple):
     """A stretch of training that was measured."""
 
@@ -72,6 +75,16 @@ class Stepper:
         self._settle()
         return Window(steps, position.samples - samples, perf_counter() - begun)
 
+    def calibrate(self) -> float:
+        """Seconds of a step; the same on all ranks, since the others must take as many as rank 0."""
+        self.run(2)  # what is made at the first steps: buffers, optimizer state, compiled code
+        steps, seconds = 1, 0.0
+        while True:
+            seconds = self._ranks.from_first([self.run(steps).seconds])[0]
+            if seconds >= CALIBRATION_SECONDS:
+                return seconds / steps
+            steps *= 2
+
     def catch_up(self) -> None:
         """The steps that do not count after another training has had its turn: loader processes have loaded ahead
         meanwhile, and those batches cost nothing now."""
@@ -90,17 +103,6 @@ class Stepper:
     def _settle(self) -> None:
         if self._ranks.device.type == "cuda":
             torch.cuda.synchronize(self._ranks.device)
-
-
-class Until(MemoryReporter):
-    """Asks to stop once the time is over."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._end = perf_counter() + seconds
-
-    def stop_requested(self) -> bool:
-        return perf_counter() >= self._end
 
 
 class Quiet(MemoryReporter):

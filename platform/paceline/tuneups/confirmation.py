@@ -35,6 +35,7 @@ from paceline.tuneups.statistics.sequential_test import (
     deviation_between,
 )
 
+BUILD = "paceline.tuneups.job_execution:build"
 AA = "A/A"
 """Name of the baseline against itself."""
 TOGETHER = "all/together"
@@ -238,7 +239,7 @@ class Confirmation:
         slowest = sum(self._screening.fewest_seconds(*pairs[name]) for name in names)
         limit = min(max(self._clock.left, 0.0), slowest + self.seconds_of(len(names))) + self._clock.patience
         begun = self._clock.elapsed
-        answer = self._bench.do(Job("build", tuple(parts), options, limit))
+        answer = self._bench.do(Job(BUILD, tuple(parts), options, limit, in_fresh_processes=True))
         if answer.kind == "oom" and len(names) == 1 and names[0] not in self.in_turn:
             self.in_turn.update(names)
             return self._measure(pairs)

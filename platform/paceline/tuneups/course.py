@@ -21,7 +21,7 @@ from paceline.tuneups.combination_search import Combining
 from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together
 from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
-from paceline.tuneups.facts import TuneupFacts
+from paceline.tuneups.facts import LOOK, TuneupFacts
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
 from paceline.tuneups.peaks import BASELINE, PROCESS_SECONDS, Peaks
 from paceline.tuneups.quality_gate import QualityGate
@@ -134,7 +134,7 @@ class TuneupCourse:
 
     def _look(self) -> TuneupFacts:
         self._watcher.stage("looking at the model")
-        answer = self._bench.do(Job("look", (part_of(self._config),), {}, self._clock.longest))
+        answer = self._bench.do(Job(LOOK, (part_of(self._config),), {}, self._clock.longest, checks_again=True))
         if answer.problem:
             raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
         return TuneupFacts(**answer.values)

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+LOOK = "paceline.tuneups.job_execution:look"
+"""Job that finds them."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,3 @@ class TuneupFacts:
     """Versions of what the speed depends on."""
     code: Mapping[str, str] = field(default_factory=dict)
     """Digests of the user code by name, see `own_digests`."""
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the facts that have changed, for a message. Only user code that both have seen is compared: one process
-    may have imported more than another."""
-    code = before.get("code", {})
-    changed = [f"{name} has changed" for name, each in now.get("code", {}).items() if code.get(name, each) != each]
-    others = [key for key in now if key != "code" and now[key] != before.get(key)]
-    return [*changed, *(f"{key} was {before.get(key)!r}, is {now[key]!r}" for key in others)]

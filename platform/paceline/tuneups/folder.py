@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from paceline.bench.job_log import FILE as JOBS
-from paceline.bench.job_log import MAY_DIFFER
+from paceline.bench.jobs import StudyKind
 from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.run_identity import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
@@ -35,10 +35,11 @@ class TuneupFolder(RunFolder):
         return self.path / "ray"
 
 
+TUNEUP = StudyKind("tune-up", "tuneup", code="tuneup-changed")
 TUNEUPS = Unfinished(
     TuneupFolder,
-    "tune-up",
-    MAY_DIFFER,
+    TUNEUP.noun,
+    TUNEUP.may_differ,
     lambda folder: (folder.path / JOBS).exists(),
     over=("finished", "failed"),  # what has failed would fail again at the same place
 )

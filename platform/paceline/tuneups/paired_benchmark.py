@@ -29,7 +29,6 @@ from paceline.engine.trial_steps import release
 TURN_SECONDS = 0.03
 """Baseline and technique change places after about so long, and after one step at least; the order of each two is
 random."""
-CALIBRATION_SECONDS = 0.1
 AHEAD = 4
 """A turn has at least so many times the steps that loader processes have ready at its beginning, for these not to
 matter."""
@@ -75,9 +74,9 @@ class BenchmarkResult:
 class Side:
     """One of the two, and its part of the pair that is being measured."""
 
-    def __init__(self, stepper: Stepper, ranks: DistContext) -> None:
+    def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
-        self.step_seconds = _calibrate(stepper, ranks)
+        self.step_seconds = stepper.calibrate()
         self.steps = max(1, AHEAD * stepper.ahead, round(TURN_SECONDS / self.step_seconds))
         """Optimizer steps of a turn."""
         self.samples, self.seconds = 0, 0.0
@@ -125,7 +124,7 @@ def paired_benchmark(
 def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ranks: DistContext) -> BenchmarkResult:
     """The pairs of two trainers that take turns. Every rank must call it."""
     result = BenchmarkResult(warnings=technique.warnings, build_seconds=technique.build_seconds)
-    sides = Side(baseline, ranks), Side(technique, ranks)
+    sides = Side(baseline), Side(technique)
     result.steps = sides[0].steps, sides[1].steps
     turns = max(1, ceil(rules.window_seconds / max(side.turn_seconds for side in sides)))
     order, begun = random.Random(rules.seed), monotonic()
@@ -165,24 +164,13 @@ def _windows_of(
     windows: list[float] = []
     half = replace(rules, seconds=rules.seconds / 2)
     with closing(Stepper(config, ranks)) as stepper:
-        side, begun = Side(stepper, ranks), monotonic()
+        side, begun = Side(stepper), monotonic()
         turns = max(1, ceil(rules.window_seconds / side.turn_seconds))
         while len(windows) < count if count is not None else _goes_on(len(windows), half, monotonic() - begun, ranks):
             for _ in range(turns):
                 side.take_turn()
             windows.append(side.end_window())
         return windows, (stepper.warnings, stepper.build_seconds)
-
-
-def _calibrate(stepper: Stepper, ranks: DistContext) -> float:
-    """Seconds of a step; the same on all ranks, since the others must take as many as rank 0."""
-    stepper.run(2)  # what is made at the first steps: buffers, optimizer state, compiled code
-    steps, seconds = 1, 0.0
-    while True:
-        seconds = ranks.from_first([stepper.run(steps).seconds])[0]
-        if seconds >= CALIBRATION_SECONDS:
-            return seconds / steps
-        steps *= 2
 
 
 def _goes_on(pairs: int, rules: BenchmarkRules, seconds: float, ranks: DistContext) -> bool:

@@ -10,6 +10,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.techniques import Technique
 
+MEMORY, PREDICT = "paceline.tuneups.job_execution:memory", "paceline.tuneups.job_execution:predict"
 PROCESS_SECONDS = 6.0
 """What it is taken to last to measure or predict the memory of one config, before it has been seen."""
 HOPE = 0.75
@@ -76,7 +77,7 @@ class Peaks:
             return
         points = [{}, *(dict(technique.overrides) for technique in techniques.values())]
         answer = self._bench.do(
-            Job("predict", (part_of(self._config),), {"points": points, "timeout_seconds": share * self._clock.left})
+            Job(PREDICT, (part_of(self._config),), {"points": points, "timeout_seconds": share * self._clock.left})
         )
         self.problem = answer.problem
         if not answer.problem:
@@ -92,7 +93,7 @@ class Peaks:
         if not self._clock.has(HOPE * self.process_seconds):
             return
         begun = self._clock.elapsed
-        answer = self._bench.do(Job("memory", (part_of(config),), {"timeout_seconds": self._clock.left}))
+        answer = self._bench.do(Job(MEMORY, (part_of(config),), {"timeout_seconds": self._clock.left}))
         self.process_seconds = max(self.process_seconds, self._clock.elapsed - begun)
         if not answer.problem:
             self.measured[name] = self._known[text] = int(answer.values["bytes"])

@@ -7,13 +7,13 @@ from typing import Any
 
 from paceline.bench.bench import LocalBench
 from paceline.bench.jobs import Job, part_of
-from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
 from paceline.errors import ConfigError
 from paceline.redaction import redact, redact_tree
-from paceline.tuneups.facts import TuneupFacts
+from paceline.tuneups.facts import LOOK, TuneupFacts
+from paceline.tuneups.folder import TUNEUP
 from paceline.tuneups.outcome import BaselineFailed
 from paceline.tuneups.techniques import Technique, techniques_for
 
@@ -31,7 +31,7 @@ def preview(config: ExperimentConfig) -> list[Technique]:
     if problems := [*missing_modules(config.model_dump()), *missing_in_techniques(config)]:
         raise ConfigError(problems)
     alone = config.with_overrides({"scaling": {**config.scaling.model_dump(), "num_workers": 0, "min_workers": None}})
-    answer = LocalBench(WorkerSpec.of(alone, None), alone).do(Job("look", (part_of(config),)))
+    answer = LocalBench(alone, TUNEUP).do(Job(LOOK, (part_of(config),)))
     if answer.problem:
         raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
     return techniques_for(config, replace(TuneupFacts(**answer.values), world_size=max(1, config.scaling.num_workers)))

@@ -22,6 +22,7 @@ from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT
 
 Seen = Literal["faster", "slower", "similar"]
 
+BENCHMARK = "paceline.tuneups.job_execution:benchmark"
 MIN_PAIRS, PAIRS, MAX_PAIRS = 3, 6, 12
 """Pairs of a paired benchmark with slow steps, of one with others, and of all between two configs."""
 PROMISING = 0.015
@@ -152,7 +153,7 @@ class Screening:
         begun = self._clock.elapsed
         parts = part_of(screened.baseline), part_of(screened.technique)
         limit = self._clock.patience + self.fewest_seconds(screened.baseline, screened.technique)
-        answer = self._bench.do(Job("benchmark", parts, options, limit))
+        answer = self._bench.do(Job(BENCHMARK, parts, options, limit))
         screened.benchmarks += 1
         if answer.problem:
             screened.problem = answer.problem

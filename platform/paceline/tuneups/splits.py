@@ -8,6 +8,7 @@ from paceline.bench.jobs import Job, part_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.techniques import Technique, fix_technique
 
+SPLIT = "paceline.tuneups.job_execution:split"
 STEPS = 20
 """Optimizer steps that the split of a step's time is taken over."""
 
@@ -32,7 +33,7 @@ class Splits:
     def split_baseline(self, config: ExperimentConfig) -> None:
         """Split a step of the config as it is, and name what holds it up."""
         begun = self._clock.elapsed
-        answer = self._bench.do(Job("split", (part_of(config),), {"steps": STEPS}, self._clock.longest))
+        answer = self._bench.do(Job(SPLIT, (part_of(config),), {"steps": STEPS}, self._clock.longest))
         self._seconds = self._clock.elapsed - begun
         self.problem = answer.problem
         if answer.problem:
@@ -48,7 +49,7 @@ class Splits:
     def split_recommended(self, config: ExperimentConfig) -> None:
         """The same of the recommended config, where there is time for it and the baseline's could be split."""
         if self.baseline and self._clock.has(self._seconds):
-            answer = self._bench.do(Job("split", (part_of(config),), {"steps": STEPS}, self._clock.longest))
+            answer = self._bench.do(Job(SPLIT, (part_of(config),), {"steps": STEPS}, self._clock.longest))
             self.recommended = {} if answer.problem else _without_nothing(answer.values["fractions"])
 
 

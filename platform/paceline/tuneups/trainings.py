@@ -5,7 +5,7 @@ from typing import Any
 
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
-from paceline.bench.jobs import Job, part_of
+from paceline.bench.jobs import TRAIN, Job, part_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
 
@@ -55,7 +55,7 @@ class Trainings:
             seeded = part_of(config.with_overrides({"seed": seed, "tuneup": None}))
             # asked to stop, it takes one more step, and an evaluation
             left, limit = self._clock.left, self._clock.left + self._clock.patience
-            answer = self._bench.do(Job("train", (seeded,), {"seconds": left}, limit))
+            answer = self._bench.do(Job(TRAIN, (seeded,), {"seconds": left}, limit))
             self.problem = answer.problem
             if self.problem or answer.values["stopped"]:
                 return False

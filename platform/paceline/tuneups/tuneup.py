@@ -38,7 +38,7 @@ from paceline.redaction import learn
 from paceline.tracking.mlflow_probe import damage_of
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 from paceline.tuneups.course import TuneupCourse, Watcher
-from paceline.tuneups.folder import TUNEUPS, TuneupFolder, claim_tuneup
+from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder, claim_tuneup
 from paceline.tuneups.mlflow_record import record_of, tell_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
 from paceline.tuneups.recommended_config import recommended_yaml
@@ -182,8 +182,8 @@ def _measure(
     clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
     with writable(folder.path):
         make_folder(folder.ray)
-    with open_bench(config, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
-        return TuneupCourse(config, ResumableBench(bench, log, spent), clock, listener, notes).run()
+    with open_bench(config, TUNEUP, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
+        return TuneupCourse(config, ResumableBench(bench, log, spent, TUNEUP), clock, listener, notes).run()
 
 
 def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:

@@ -69,12 +69,12 @@ class SimulatedBench:
         self._random = np.random.default_rng(self.seed)
 
     def do(self, job: Job) -> Answer:
-        self.done[job.kind] += 1
+        self.done[job.name] += 1
         problem = self.failing(job)
         if problem:
             return Answer(problem=problem, kind="error")
         configs = [json.loads(part.config_json) for part in job.configs]
-        return Answer(getattr(self, f"_{job.kind}")(configs, job))
+        return Answer(getattr(self, f"_{job.name}")(configs, job))
 
     def _look(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
         return asdict(self.facts)

@@ -1,32 +1,33 @@
-"""The coordinator that gives a tune-up's worker group its jobs, and jobs whose workers die."""
+"""The coordinator that gives a bench's worker group its jobs, and jobs whose workers die."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from paceline.bench.coordinator import LOSSES, TuneupCoordinator
+from paceline.bench.coordinator import LOSSES, JobCoordinator
 from paceline.bench.jobs import Answer, Job, gave_up
+from support.bench.study import STUDY
 
-JOB = Job("look", ())
-
-
-def played(scene: Callable[[TuneupCoordinator], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    return lambda: asyncio.run(asyncio.wait_for(scene(TuneupCoordinator(60.0)), 30))
+JOB = Job("module:function", ())
 
 
-async def entered(coordinator: TuneupCoordinator, worker: bytes = b"worker") -> int:
+def played(scene: Callable[[JobCoordinator], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    return lambda: asyncio.run(asyncio.wait_for(scene(JobCoordinator(60.0)), 30))
+
+
+async def entered(coordinator: JobCoordinator, worker: bytes = b"worker") -> int:
     return await coordinator.enter(0, 0, 0, worker) or 0
 
 
-async def taken(coordinator: TuneupCoordinator, incarnation: int) -> Any:
+async def taken(coordinator: JobCoordinator, incarnation: int) -> Any:
     work = await coordinator.take(0, 0, incarnation)
     assert work is not None
     return work
 
 
 @played
-async def test_a_job_is_taken_done_and_answered_once(coordinator: TuneupCoordinator) -> None:
+async def test_a_job_is_taken_done_and_answered_once(coordinator: JobCoordinator) -> None:
     incarnation = await entered(coordinator)
     asked = asyncio.create_task(coordinator.do(JOB))
     work = await taken(coordinator, incarnation)
@@ -37,7 +38,7 @@ async def test_a_job_is_taken_done_and_answered_once(coordinator: TuneupCoordina
 
 
 @played
-async def test_a_job_that_loses_its_workers_is_done_again_but_not_for_ever(coordinator: TuneupCoordinator) -> None:
+async def test_a_job_that_loses_its_workers_is_done_again_but_not_for_ever(coordinator: JobCoordinator) -> None:
     asked, losses = asyncio.create_task(coordinator.do(JOB)), 0
     while not asked.done():
         incarnation = await entered(coordinator)
@@ -53,7 +54,7 @@ async def test_a_job_that_loses_its_workers_is_done_again_but_not_for_ever(coord
 
 @played
 async def test_a_job_that_was_answered_is_not_done_again_when_its_workers_die_after_it(
-    coordinator: TuneupCoordinator,
+    coordinator: JobCoordinator,
 ) -> None:
     numbers = []
     incarnation = await entered(coordinator)
@@ -68,7 +69,7 @@ async def test_a_job_that_was_answered_is_not_done_again_when_its_workers_die_af
 
 
 @played
-async def test_workers_of_an_earlier_group_get_no_job(coordinator: TuneupCoordinator) -> None:
+async def test_workers_of_an_earlier_group_get_no_job(coordinator: JobCoordinator) -> None:
     """Nor the answer to leave, which Ray Train would take for the end of the training."""
     waiting = asyncio.create_task(coordinator.take(0, 0, await entered(coordinator, b"first")))
     await asyncio.sleep(0)
@@ -87,11 +88,11 @@ async def test_workers_of_an_earlier_group_get_no_job(coordinator: TuneupCoordin
 
 @played
 async def test_a_job_that_is_given_up_is_answered_and_new_workers_do_the_next_one(
-    coordinator: TuneupCoordinator,
+    coordinator: JobCoordinator,
 ) -> None:
     hanging = asyncio.create_task(coordinator.do(JOB))
     await taken(coordinator, await entered(coordinator))
-    given_up = gave_up(replace(JOB, limit_seconds=60.0))
+    given_up = gave_up(replace(JOB, limit_seconds=60.0), STUDY)
     await coordinator.give_up(given_up)
     assert await hanging == given_up
     assert given_up.kind == "lost"

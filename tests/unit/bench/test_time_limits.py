@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.bench.bench import LocalBench
-from paceline.bench.jobs import Answer, Job, part_of
+from paceline.bench.jobs import TRAIN, Answer, Job, part_of
 from paceline.bench.limits import LimitReached, raising_after
-from paceline.cluster.worker_spec import WorkerSpec
+from support.bench.study import STUDY
 from support.toys import PointsTask, toy_config
 
 LONG = 3600.0
@@ -66,15 +66,15 @@ CONFIG = toy_config(trainer__precision="32-true", scaling__num_workers=0)
 
 @pytest.fixture(scope="module")
 def bench() -> LocalBench:
-    return LocalBench(WorkerSpec.of(CONFIG, None), CONFIG)
+    return LocalBench(CONFIG, STUDY)
 
 
 def trained(bench: LocalBench, task: type[PointsTask], limit_seconds: float = 60.0) -> Answer:
     config = CONFIG.with_overrides({"task": {"path": f"{task.__module__}:{task.__name__}"}})
-    return bench.do(Job("train", (part_of(config),), {"seconds": LONG}, limit_seconds=limit_seconds))
+    return bench.do(Job(TRAIN, (part_of(config),), {"seconds": LONG}, limit_seconds=limit_seconds))
 
 
-def test_a_job_that_raises_no_exception_has_failed_but_an_interrupt_ends_the_tune_up(bench: LocalBench) -> None:
+def test_a_job_that_raises_no_exception_has_failed_but_an_interrupt_ends_the_study(bench: LocalBench) -> None:
     answer = trained(bench, Panicking)
     assert (answer.kind, answer.problem) == ("error", "Panic: out of range")
     with pytest.raises(KeyboardInterrupt):

@@ -120,7 +120,7 @@ def test_a_training_that_failed_does_not_affect_the_next_one() -> None:
     techniques = {"spoils": PLANTED["spoils"], "other": {"optimizer.momentum": 0.3, "checkpoint.keep": 5}}
 
     def failing(job: Job) -> str:
-        return "it broke" if job.kind == "train" and '"weight_decay":0.5' in job.configs[0].config_json else ""
+        return "it broke" if job.name == "train" and '"weight_decay":0.5' in job.configs[0].config_json else ""
 
     done = tuned(config=of_techniques(techniques), failing=failing)
     assert done.findings.recommended == techniques["other"]
@@ -197,7 +197,7 @@ def test_the_first_jobs_may_take_the_whole_budget_but_not_for_ever(began: float,
     limits: dict[str, float] = {}
 
     def noted(job: Job) -> str:
-        limits.setdefault(job.kind, job.limit_seconds)
+        limits.setdefault(job.name, job.limit_seconds)
         return ""
 
     tuned(failing=noted, began=began)
@@ -228,7 +228,7 @@ def test_a_warning_of_a_technique_is_in_its_row_and_one_of_the_baseline_is_not()
 @pytest.mark.parametrize(("kind", "doing"), [("look", "build"), ("train", "train"), ("benchmark", "measure")])
 def test_a_baseline_that_fails_ends_the_tune_up(kind: str, doing: str, golden: Golden) -> None:
     with pytest.raises(RunFailed) as caught:
-        tuned(failing=lambda job: "the user's own mistake" if job.kind == kind else "")
+        tuned(failing=lambda job: "the user's own mistake" if job.name == kind else "")
     assert (caught.value.code, caught.value.fields) == ("baseline-failed", {"doing": doing})
     golden(str(caught.value))
 
@@ -241,7 +241,7 @@ def test_what_is_predicted_not_to_fit_is_not_tried(golden: Golden) -> None:
     done = tuned(config=small)
     assert done.verdicts == {**RIGHT, "spoils": "not applicable"}  # for `slower` nothing could be predicted
     golden(done.technique("spoils").reason)
-    done = tuned(config=small, failing=lambda job: "not traceable" if job.kind == "predict" else "")
+    done = tuned(config=small, failing=lambda job: "not traceable" if job.name == "predict" else "")
     assert done.verdicts == RIGHT
     assert "not traceable" in done.notes["memory-not-predicted"]
 
@@ -260,7 +260,7 @@ def test_what_runs_out_of_memory_beside_the_baseline_is_measured_in_turn() -> No
     class Small(SimulatedBench):
         def do(self, job: Job) -> Answer:
             rules = [own for *_, own in job.options.get("comparisons", [])] or [job.options]
-            is_both = job.kind in ("benchmark", "build") and not all(each.get("in_turn") for each in rules)
+            is_both = job.name in ("benchmark", "build") and not all(each.get("in_turn") for each in rules)
             return Answer(problem="out of memory", kind="oom") if is_both else super().do(job)
 
     done = tuned(kind=Small)
@@ -272,7 +272,7 @@ def test_what_runs_out_of_memory_beside_the_baseline_is_measured_in_turn() -> No
 def test_a_build_that_hangs_does_not_take_more_than_the_budget() -> None:
     class Hanging(SimulatedBench):
         def do(self, job: Job) -> Answer:
-            if job.kind != "build":
+            if job.name != "build":
                 return super().do(job)
             self.clock.now += job.limit_seconds
             return Answer(problem="it took too long", kind="lost")
@@ -285,7 +285,7 @@ def test_a_build_that_hangs_does_not_take_more_than_the_budget() -> None:
 def test_what_fails_in_a_build_alone_is_left_out_and_the_rest_is_confirmed() -> None:
     def failing(job: Job) -> str:
         is_slower = any('"max_failures":7' in part.config_json for part in job.configs)
-        return "it broke" if job.kind == "build" and is_slower else ""
+        return "it broke" if job.name == "build" and is_slower else ""
 
     done = tuned(failing=failing)
     assert done.findings.recommended == PLANTED["faster"]

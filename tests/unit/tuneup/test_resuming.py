@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,13 @@ import pytest
 
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
-from paceline.bench.job_log import FILE, MAY_DIFFER, Done, JobLog, digest_of
-from paceline.bench.jobs import Answer, Job, part_of
+from paceline.bench.job_log import FILE, Done, JobLog, digest_of
+from paceline.bench.jobs import Answer, Job
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.cluster.signals import terminating_interrupts
-from paceline.errors import ConfigError, EnvironmentFault, RunFailed
+from paceline.errors import ConfigError, EnvironmentFault
 from paceline.tuneups.course import TuneupCourse
-from paceline.tuneups.folder import claim_tuneup
+from paceline.tuneups.folder import TUNEUP, claim_tuneup
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.stored_findings import findings_json
 from support.toys import toy_config
@@ -67,13 +66,13 @@ class ReplayedBench:
         self.asked: list[str] = []
 
     def do(self, job: Job) -> Answer:
-        self.asked.append(job.kind)
-        if job.kind == "look" and self._next > 0:
+        self.asked.append(job.name)
+        if job.name == "look" and self._next > 0:
             return self._answers[0].answer  # the hardware is looked at again
         if self._next == self._dies_at:
             raise Killed
         done = self._answers[self._next]
-        assert digest_of(job) == done.digest, f"the course differs at job {self._next}"
+        assert digest_of(job, TUNEUP) == done.digest, f"the course differs at job {self._next}"
         self._clock.now += done.elapsed - (self._answers[self._next - 1].elapsed if self._next else 0.0)
         self._next += 1
         return done.answer
@@ -82,7 +81,7 @@ class ReplayedBench:
 def launch(home: Path, bench: Bench, clock: FakeClock) -> Findings:
     spent, log = SpentTime(clock.now, clock), JobLog(home, in_process=False)
     try:
-        resumable, budget = ResumableBench(bench, log, spent), Clock(BUDGET_SECONDS, 0.0, spent)
+        resumable, budget = ResumableBench(bench, log, spent, TUNEUP), Clock(BUDGET_SECONDS, 0.0, spent)
         return TuneupCourse(planted_config(BUDGET_SECONDS), resumable, budget, RecordingListener()).run()
     finally:
         log.close()
@@ -203,121 +202,6 @@ def test_a_journal_that_is_damaged_in_the_middle_is_refused(tmp_path: Path, done
     (tmp_path / FILE).write_bytes(b"".join([*lines[:4], put, *lines[5:]]))
     error = refusal(tmp_path, done, clock)
     assert (error.code, error.fields) == ("file-damaged", {"path": tmp_path / FILE, "entry": 5})
-
-
-def test_sections_that_may_differ_make_no_other_job() -> None:
-    def digest(**changes: Any) -> str:
-        return digest_of(Job("look", (part_of(toy_config().with_overrides(changes)),)))
-
-    changes: dict[str, Any] = {
-        "tracking.uri": "http://127.0.0.1:1",
-        "tracking.offline": "allow",
-        "storage": {"path": "elsewhere"},
-        "sweep": {"space": {"optimizer.lr": [0.1, 0.2]}},
-    }
-    assert set(changes) == set(MAY_DIFFER)
-    assert {digest(**{key: value}) for key, value in changes.items()} == {digest()}
-    assert digest() != digest(seed=5)
-    assert digest() != digest(**{"tracking.git_diff": not toy_config().tracking.git_diff})
-
-
-# Jobs that end the tune-up
-
-
-class EndingBench:
-    """Ends the tune-up at each duel."""
-
-    def __init__(self, ends: Callable[[], BaseException]) -> None:
-        self._ends, self.ended = ends, 0
-
-    def do(self, job: Job) -> Answer:
-        if job.kind == "duel":
-            self.ended += 1
-            raise self._ends()
-        return Answer({"kind": job.kind})
-
-
-def resumed(home: Path, bench: Bench, in_process: bool, is_killed: bool = False, lr: float = 0.07) -> Answer:
-    """A look at the baseline and a duel of a technique with it, in a launch of its own; the answer to the duel."""
-    log = JobLog(home, in_process)
-    resumable = ResumableBench(bench, log, SpentTime(0.0, ExactClock()))
-    if is_killed:  # it writes nothing down any more
-        log.leave = lambda: None  # type: ignore[method-assign]
-    baseline, other = (part_of(toy_config(optimizer__lr=each)) for each in (0.05, lr))
-    try:
-        resumable.do(Job("look", (baseline,)))
-        return resumable.do(Job("duel", (baseline, other)))
-    finally:
-        log.close()
-
-
-def ended_group() -> RunFailed:
-    return RunFailed("the worker group ended")
-
-
-@pytest.mark.parametrize(("ends", "in_process"), [(Killed, True), (ended_group, False)])
-def test_a_technique_that_has_ended_the_tune_up_twice_is_given_up(
-    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool
-) -> None:
-    bench = EndingBench(ends)
-    for _ in range(2):
-        with pytest.raises((Killed, RunFailed)):
-            resumed(tmp_path, bench, in_process, is_killed=in_process)
-    answer = resumed(tmp_path, bench, in_process)
-    assert (answer.kind, bool(answer.problem)) == ("lost", True)
-    assert bench.ended == 2
-
-
-@pytest.mark.parametrize(
-    ("ends", "in_process", "is_killed", "lr"),
-    [
-        (KeyboardInterrupt, True, False, 0.07),  # Ctrl-C is no fault of the technique
-        (KeyboardInterrupt, False, False, 0.07),
-        (Killed, False, True, 0.07),  # in a process of its own, it cannot have killed this one
-        (Killed, True, True, 0.05),  # without the baseline there is nothing to compare with
-    ],
-)
-def test_a_job_that_was_left_for_other_reasons_is_begun_again(
-    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool, is_killed: bool, lr: float
-) -> None:
-    bench = EndingBench(ends)
-    for times in range(1, 5):
-        with pytest.raises((KeyboardInterrupt, Killed)):
-            resumed(tmp_path, bench, in_process, is_killed, lr)
-        assert bench.ended == times
-
-
-def test_an_interrupt_while_a_job_is_journaled_as_begun_is_no_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begin = JobLog.begin
-
-    def interrupted(self: JobLog, digest: str) -> None:
-        begin(self, digest)
-        if self.done:  # the duel, not the look at the baseline
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(JobLog, "begin", interrupted)
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            resumed(tmp_path, EndingBench(KeyboardInterrupt), in_process=True)
-    assert JobLog(tmp_path, in_process=True).losses == 0
-
-
-class LeakingBench:
-    """Its user code prints a secret."""
-
-    def do(self, job: Job) -> Answer:
-        if job.kind == "look":
-            return Answer(problem="cannot reach postgres://user:sesame@host/db", kind="error")
-        return Answer({"warnings": ["postgres://user:sesame@host/db is slow"], "pairs": []})
-
-
-def test_no_secret_of_the_users_code_is_journaled(tmp_path: Path) -> None:
-    resumed(tmp_path, LeakingBench(), in_process=True)
-    text = (tmp_path / FILE).read_text()
-    assert "sesame" not in text
-    assert text.count("@host/db") == 2
 
 
 # The tune-up that a command works on

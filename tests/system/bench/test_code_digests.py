@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.tuneup.user_script import SCRIPT
+from support.bench.user_script import SCRIPT
 
 TESTS = Path(__file__).parents[2]
 
@@ -15,7 +15,7 @@ def test_every_process_computes_the_same_digests(tmp_path: Path) -> None:
     script = SCRIPT.replace("functools.cached_property", "property")  # which has a lock, that nothing can send
     (tmp_path / "main.py").write_text(
         f"{script}\nimport sys\nfrom ray import cloudpickle\n\n"
-        "sys.path.insert(0, sys.argv[1])\nfrom support.tuneup.user_script import digests_of\n\n"
+        "sys.path.insert(0, sys.argv[1])\nfrom support.bench.user_script import digests_of\n\n"
         "print(digests_of(build))\nprint(digests_of(cloudpickle.loads(cloudpickle.dumps(build))))\n"
     )
     told = set()

@@ -1,4 +1,4 @@
-"""Digests of the user code, so that a tune-up is not resumed when it has changed.
+"""Digests of the user code, so that a study is not resumed when it has changed.
 
 Modules are known by their files, and the Python objects that stand in a config in place of an import path by what they
 are made of, where a script or a notebook defines them. Comments, blank lines and places do not count. Not seen are
@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from paceline.bench.own_objects import MAIN, parts_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import is_path, objects_in, spec_of
 from paceline.config.own_files import is_own
 from paceline.config.own_techniques import own_techniques
-from paceline.tuneups.own_objects import MAIN, parts_of
 
 
 def own_digests(config: ExperimentConfig) -> dict[str, str]:

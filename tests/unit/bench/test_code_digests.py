@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.tuneups.own_digests import own_digests
+from paceline.bench.own_digests import own_digests
+from support.bench.user_script import SCRIPT, build_of, digests_of
 from support.toys import toy_config
-from support.tuneup.user_script import SCRIPT, build_of, digests_of
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_modules_are_known_by_their_syntax_tree(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("imported_net", "later_net", "strange_net"):
         (tmp_path / f"{name}.py").write_text("def build(width):\n    return width\n")
-    names = ("imported_net", "torch", "json", "paceline.tuneups.own_digests", "__main__", __name__)
+    names = ("imported_net", "torch", "json", "paceline.bench.own_digests", "__main__", __name__)
     modules = {name: importlib.import_module(name) for name in names}  # of all, each digest would take seconds
-    monkeypatch.setattr("paceline.tuneups.own_digests.sys", SimpleNamespace(modules=modules))
+    monkeypatch.setattr("paceline.bench.own_digests.sys", SimpleNamespace(modules=modules))
     techniques = {"later": {"model": {"path": "later_net:build", "args": {"width": 1}}}, "same": {"optimizer.lr": 0.2}}
     config = toy_config().with_overrides({"tuneup": {"techniques": techniques}})
     first = own_digests(config)
     assert {"imported_net", "later_net", __name__} <= first.keys()
-    assert not {"strange_net", "torch", "json", "paceline.tuneups.own_digests", "__main__"} & first.keys()
+    assert not {"strange_net", "torch", "json", "paceline.bench.own_digests", "__main__"} & first.keys()
     (tmp_path / "imported_net.py").write_text("# It says more.\ndef build( width ):\n\n    return (width)\n")
     (tmp_path / "later_net.py").write_text("def build(width):\n    return 2 * width\n")
     second = own_digests(config)

@@ -1,0 +1,160 @@
+"""A bench that answers from its journal what an earlier launch has done, and jobs that end the study."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.bench.bench import Bench
+from paceline.bench.job_log import FILE, JobLog, digest_of
+from paceline.bench.jobs import Answer, Job, part_of
+from paceline.bench.resumable_bench import ResumableBench, SpentTime
+from paceline.errors import EnvironmentFault, RunFailed
+from support.bench.study import STUDY
+from support.toys import toy_config
+
+LOOK = "duels:look"
+
+
+class Killed(BaseException):
+    """The process is gone: nothing is tidied up."""
+
+
+def test_sections_that_may_differ_make_no_other_job() -> None:
+    def digest(**changes: Any) -> str:
+        return digest_of(Job(LOOK, (part_of(toy_config().with_overrides(changes)),)), STUDY)
+
+    changes: dict[str, Any] = {
+        "tracking.uri": "http://127.0.0.1:1",
+        "tracking.offline": "allow",
+        "storage": {"path": "elsewhere"},
+        "sweep": {"space": {"optimizer.lr": [0.1, 0.2]}},
+    }
+    assert set(changes) == set(STUDY.may_differ)
+    assert {digest(**{key: value}) for key, value in changes.items()} == {digest()}
+    assert digest() != digest(seed=5)
+    assert digest() != digest(**{"tracking.git_diff": not toy_config().tracking.git_diff})
+
+
+class EndingBench:
+    """Ends the study at each duel."""
+
+    def __init__(self, ends: Callable[[], BaseException]) -> None:
+        self._ends, self.ended = ends, 0
+
+    def do(self, job: Job) -> Answer:
+        if job.name == "duel":
+            self.ended += 1
+            raise self._ends()
+        return Answer({"kind": job.name})
+
+
+def resumed(home: Path, bench: Bench, in_process: bool, is_killed: bool = False, lr: float = 0.07) -> Answer:
+    """A look at the config and a duel of another one with it, in a launch of its own; the answer to the duel."""
+    log = JobLog(home, in_process)
+    resumable = ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY)
+    if is_killed:  # it writes nothing down any more
+        log.leave = lambda: None  # type: ignore[method-assign]
+    baseline, other = (part_of(toy_config(optimizer__lr=each)) for each in (0.05, lr))
+    try:
+        resumable.do(Job(LOOK, (baseline,), checks_again=True))
+        return resumable.do(Job("duels:duel", (baseline, other)))
+    finally:
+        log.close()
+
+
+def ended_group() -> RunFailed:
+    return RunFailed("the worker group ended")
+
+
+@pytest.mark.parametrize(("ends", "in_process"), [(Killed, True), (ended_group, False)])
+def test_a_job_that_has_ended_the_study_twice_is_given_up(
+    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool
+) -> None:
+    bench = EndingBench(ends)
+    for _ in range(2):
+        with pytest.raises((Killed, RunFailed)):
+            resumed(tmp_path, bench, in_process, is_killed=in_process)
+    answer = resumed(tmp_path, bench, in_process)
+    assert (answer.kind, bool(answer.problem)) == ("lost", True)
+    assert bench.ended == 2
+
+
+@pytest.mark.parametrize(
+    ("ends", "in_process", "is_killed", "lr"),
+    [
+        (KeyboardInterrupt, True, False, 0.07),  # Ctrl-C is no fault of the job
+        (KeyboardInterrupt, False, False, 0.07),
+        (Killed, False, True, 0.07),  # in a process of its own, it cannot have killed this one
+        (Killed, True, True, 0.05),  # without the baseline there is nothing to compare with
+    ],
+)
+def test_a_job_that_was_left_for_other_reasons_is_begun_again(
+    tmp_path: Path, ends: Callable[[], BaseException], in_process: bool, is_killed: bool, lr: float
+) -> None:
+    bench = EndingBench(ends)
+    for times in range(1, 5):
+        with pytest.raises((KeyboardInterrupt, Killed)):
+            resumed(tmp_path, bench, in_process, is_killed, lr)
+        assert bench.ended == times
+
+
+def test_an_interrupt_while_a_job_is_journaled_as_begun_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = JobLog.begin
+
+    def interrupted(self: JobLog, digest: str) -> None:
+        begin(self, digest)
+        if self.done:  # the duel, not the look at the baseline
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobLog, "begin", interrupted)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            resumed(tmp_path, EndingBench(KeyboardInterrupt), in_process=True)
+    assert JobLog(tmp_path, in_process=True).losses == 0
+
+
+class LeakingBench:
+    """Its user code prints a secret."""
+
+    def do(self, job: Job) -> Answer:
+        if job.name == "look":
+            return Answer(problem="cannot reach postgres://user:sesame@host/db", kind="error")
+        return Answer({"warnings": ["postgres://user:sesame@host/db is slow"], "pairs": []})
+
+
+def test_no_secret_of_the_users_code_is_journaled(tmp_path: Path) -> None:
+    resumed(tmp_path, LeakingBench(), in_process=True)
+    text = (tmp_path / FILE).read_text()
+    assert "sesame" not in text
+    assert text.count("@host/db") == 2
+
+
+class CountingBench:
+    """Answers each job alike, and keeps their names."""
+
+    def __init__(self, **values: Any) -> None:
+        self._values = values
+        self.done: list[str] = []
+
+    def do(self, job: Job) -> Answer:
+        self.done.append(job.name)
+        return Answer(self._values)
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+def test_only_a_job_that_checks_again_is_done_again_and_its_answer_must_not_have_changed(
+    tmp_path: Path, cores: int
+) -> None:
+    first, later = CountingBench(cores=2), CountingBench(cores=cores)
+    before = resumed(tmp_path, first, in_process=False)
+    if cores == 2:
+        assert resumed(tmp_path, later, in_process=False) == before
+    else:
+        with pytest.raises(EnvironmentFault) as caught:
+            resumed(tmp_path, later, in_process=False)
+        assert caught.value.code == STUDY.code
+    assert (first.done, later.done) == (["look", "duel"], ["look"])
