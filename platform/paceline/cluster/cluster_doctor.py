@@ -18,7 +18,6 @@ from paceline.cluster.node_checks import (
 )
 from paceline.cluster.node_probe import NodeFacts, Questions, all_of, answer, facts_of, run_on
 from paceline.cluster.ray_session import connected
-from paceline.cluster.user_code import package_folder
 from paceline.errors import EnvironmentFault
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -49,9 +48,11 @@ def examine(address: str, storage: str = "") -> list[DoctorCheck]:
         address: as for `train`.
         storage: folder of the runs, which all nodes must share, or an address; empty: it is not looked at.
     """
+    from paceline.cluster.user_code import runtime_env  # imports the schema of configs
+
     with ExitStack() as stack:
         try:
-            stack.enter_context(connected(address, {"py_modules": [str(package_folder())]}))
+            stack.enter_context(connected(address, runtime_env([])))
         except EnvironmentFault as fault:
             return [DoctorCheck("ray cluster", False, fault.message, "correct the address, or start the cluster")]
         nodes = alive_nodes()

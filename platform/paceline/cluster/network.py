@@ -9,8 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from paceline.cluster.capacity import Node
 from paceline.errors import EnvironmentFault, last_line
 
@@ -29,6 +27,8 @@ MEASURE_SECONDS = 60.0
 
 def interface_of(address: str) -> str | None:
     """The name of this machine's network interface that has an IP address; None where none has."""
+    import psutil
+
     families = (socket.AF_INET, socket.AF_INET6)
     for name, own in psutil.net_if_addrs().items():
         if any(each.family in families and each.address.partition("%")[0] == address for each in own):

@@ -13,8 +13,6 @@ from paceline.cluster.capacity import (
 )
 from paceline.cluster.listener import Events
 from paceline.cluster.node_probe import Answers, Questions, all_of, answer, forget, is_seen, run_on, written_name
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import Imported
 from paceline.errors import EnvironmentFault, last_line
 from paceline.private_files import make_folder, write_private
 from paceline.storage.address import is_address
@@ -217,29 +215,3 @@ def _version(told: Answers, name: str) -> str:
 
 def _nodes(number: int) -> str:
     return "1 node" if number == 1 else f"{number} nodes"
-
-
-def places_of(config: ExperimentConfig) -> list[str]:
-    """Files and folders that the data are read from: as the data set tells, or, of the user's own, whatever of its
-    arguments is the absolute path of something that is there."""
-    if isinstance(config.data, Imported):
-        return [text for text in _texts(config.data.args) if Path(text).is_absolute() and _is_there(text)]
-    return config.data.places()
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
-
-
-def _is_there(text: str) -> bool:
-    try:
-        return Path(text).exists()
-    except (OSError, ValueError):  # too long for a name, say
-        return False

@@ -1,7 +1,7 @@
 """Waits until a cluster has room and its nodes can work, and refuses at once what can never fit."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from paceline.cluster.capacity import (
     rooms_of,
 )
 from paceline.cluster.listener import Stages
-from paceline.cluster.node_checks import check_nodes, places_of
+from paceline.cluster.node_checks import check_nodes
 from paceline.cluster.placement import (
     Request,
     asked_text,
@@ -34,6 +34,7 @@ from paceline.cluster.preflight import check_precision, check_resources, cluster
 from paceline.cluster.ray_session import is_private
 from paceline.cluster.run_folder import storage_of
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.imports import Imported
 from paceline.errors import EnvironmentFault
 
 AUTOSCALER_SECONDS = 1800.0
@@ -199,3 +200,29 @@ def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: f
     storage = storage_of(config)
     place = str(storage if isinstance(storage, Path) else storage.pinned())
     check_nodes(nodes, here(), place, places_of(config), listener)
+
+
+def places_of(config: ExperimentConfig) -> list[str]:
+    """Files and folders that the data are read from: as the data set tells, or, of the user's own, whatever of its
+    arguments is the absolute path of something that is there."""
+    if isinstance(config.data, Imported):
+        return [text for text in _texts(config.data.args) if Path(text).is_absolute() and _is_there(text)]
+    return config.data.places()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # too long for a name, say
+        return False

@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from paceline._compat.ray import start_autoscaling_coordinator, worker_output_to
 from paceline.cluster.listener import Stages
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
@@ -19,6 +17,7 @@ from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Proble
 from paceline.redaction import redact
 
 if TYPE_CHECKING:
+    import psutil
     from ray.train.torch import TorchTrainer
 
 
@@ -178,6 +177,8 @@ class NodeProcesses:
     """GCS and raylet of a Ray that this process has started; none where it has joined a cluster."""
 
     def __init__(self) -> None:
+        import psutil
+
         self._processes = [each for each in psutil.Process().children() if _name(each) in _PARTS]
         self._names = {each.pid: _name(each) for each in self._processes}
 
@@ -246,14 +247,18 @@ def _lost(error: BaseException) -> str:
     return lines[-1 if lines[0].startswith("Traceback") else 0].rstrip(".")  # Ray Train gives the whole traceback
 
 
-def _name(process: psutil.Process) -> str:
+def _name(process: "psutil.Process") -> str:
+    import psutil
+
     try:
         return str(process.name())
     except psutil.Error:
         return ""
 
 
-def _runs(process: psutil.Process) -> bool:
+def _runs(process: "psutil.Process") -> bool:
+    import psutil
+
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

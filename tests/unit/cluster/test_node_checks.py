@@ -15,12 +15,12 @@ from paceline.cluster.node_checks import (
     data_fault,
     dependencies,
     differences,
-    places_of,
     silence_fault,
     software_fault,
 )
 from paceline.cluster.node_probe import Answers, Questions, answer, written_name
 from paceline.cluster.placement import Room
+from paceline.cluster.waiting_for_resources import places_of
 from paceline.config.loading import load_config
 from paceline.errors import EnvironmentFault
 from support.golden import Golden

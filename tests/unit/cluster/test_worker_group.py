@@ -8,7 +8,6 @@ from ray.exceptions import ActorDiedError, LocalRayletDiedError
 from ray.train import WorkerGroupError
 from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
-from paceline.cluster import worker_group
 from paceline.cluster.worker_group import NodeProcesses, death_failure, error_of, lost_group_failure, only_worker_output
 from paceline.errors import FAILED, RunFailed
 from support.golden import Golden
@@ -43,7 +42,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         def children(self) -> list[Any]:
             return list(started.values())
 
-    monkeypatch.setattr(worker_group.psutil, "Process", ThisProcess)
+    monkeypatch.setattr(psutil, "Process", ThisProcess)
     return started
 
 
