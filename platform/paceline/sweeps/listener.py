@@ -8,7 +8,7 @@ from paceline.sweeps.trial import TrialTable
 
 
 class SweepListener(Protocol):
-    """Told of a sweep's stages and trials, in the driver's process."""
+    """Gets a sweep's stages and trials, in the driver's process."""
 
     def stage(self, text: str) -> None:
         """A stage of the launch begins: `starting Ray`, say."""

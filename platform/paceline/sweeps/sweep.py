@@ -231,7 +231,7 @@ def _plan_lines(launch: SweepLaunch, intent: Intent) -> list[tuple[str, str]]:
     lines = [("trials", f"{launch.total} over {', '.join(launch.sweep.space)}")]
     unfit = sum(trial.state == "predicted_oom" for trial in launch.skipped)
     if len(launch.skipped) > unfit:
-        lines.append(("skipped", f"{len(launch.skipped) - unfit} that are no valid config"))
+        lines.append(("skipped", f"{len(launch.skipped) - unfit} that are not a valid config"))
     if unfit:
         lines.append(("left out", f"{unfit} predicted to run out of memory"))
     if launch.claimed.resumed:

@@ -59,7 +59,7 @@ class SweepDriver:
         """Follow the sweep to its end, and close its records.
 
         Raises:
-            KeyboardInterrupt: it was told to end at once.
+            KeyboardInterrupt: the user has ended it at once.
         """
         with first_interrupt_calls(lambda: self._coordinator.end_early.remote(INTERRUPTED)):
             if self._launch.has_work:
@@ -161,7 +161,7 @@ class SweepDriver:
         """Write and return the cost of the sweep; groups that leave are waited for, since they cost until then."""
         if self._costs is None:
             return None
-        if not view.busy:  # those whose workers hang are let go, and waited for, at the end
+        if not view.busy:  # those whose workers hang are dropped, and waited for, at the end
             self._coordinator.let_groups_go.remote()
             self._groups.join(LEAVE_SECONDS)
         try:

@@ -64,7 +64,7 @@ def claim_sweep(config: ExperimentConfig, storage: Path, intent: Intent = "conti
     """Continue the newest unfinished sweep of this name, or start a new one.
 
     Raises:
-        EnvironmentFault: the storage is not writable, or a run or sweep of this name is going on.
+        EnvironmentFault: the storage is not writable, or a run or sweep of this name is running.
         ConfigError: the unfinished sweep has another config, or there is none to resume.
     """
 
@@ -77,7 +77,7 @@ class UnfinishedSweep:
 
     sweep_id: str
     ended: int
-    """Trials that are not run again; those that are no valid config are not counted."""
+    """Trials that are not run again; those that are not a valid config are not counted."""
     differing: tuple[str, ...]
     """Keys that may not differ, and do: the command would be refused."""
 

@@ -24,11 +24,11 @@ class SweepHistory:
     rungs: list[tuple[str, dict[str, float]]] = field(default_factory=list)
     """Id of a trial and the values at a rung that it reached, in the order in which they were reached."""
     answered: dict[str, int] = field(default_factory=dict)
-    """Id of a trial to the place in `rungs`, counted from 1, of the newest one at which it was told what to do."""
+    """Id of a trial to the place in `rungs`, counted from 1, of the newest one at which it has its decision."""
     launch: LaunchState | None = None
     """The newest launch, as a coordinator needs it that is started again; None in a log of an earlier version."""
     repeated: set[int] = field(default_factory=set)
-    """Places in `rungs`, counted from 1, where a trial was told nothing before it came to a rung again."""
+    """Places in `rungs`, counted from 1, where a trial had no decision before it reached a rung again."""
 
     @property
     def ended(self) -> dict[str, Trial]:
@@ -71,7 +71,7 @@ def rung_entry(trial_id: str, values: Mapping[str, float]) -> LogEntry:
 
 
 def answer_entry(trial_id: str) -> LogEntry:
-    """The entry that says that a trial has been told what to do at the rung that it reached last."""
+    """The entry that says that a trial has its decision at the rung that it reached last."""
     return "answer", {"id": trial_id}
 
 
@@ -117,8 +117,8 @@ def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
 
 
 def _is_trial(content: Mapping[str, Any]) -> bool:
-    """Return True if each field is there, or has a default, and is of the kind of its default. An unknown one is
-    no damage, but that of another version."""
+    """Return True if each field is there, or has a default, and is of the kind of its default. An unknown
+    one is not damage: another version has written it."""
     if not {"id", "params"} <= content.keys():
         return False
     is_right = all(_is_like(_TRIAL[key], value) for key, value in content.items() if key in _TRIAL)

@@ -39,7 +39,7 @@ def run_on_ray(launch: SweepLaunch) -> Closing:
     """Run what is left of a sweep.
 
     Raises:
-        KeyboardInterrupt: it was told to end at once; it can be resumed.
+        KeyboardInterrupt: the user has ended it at once; it can be resumed.
     """
     modules = partial(sent_modules, launch.config, "sweep")
     with ray_for_workers(launch.address, modules, launch.listener, _import_ray_parts) as finish_imports:
@@ -92,7 +92,7 @@ def _coordinator_of(launch: SweepLaunch, plan: SlotPlan) -> Iterator[Any]:
             raise EnvironmentFault(message, "record-not-writable", path=launch.folder.path) from None
         raise
     finally:
-        # it still knows the workers of each group that was not told to have ended
+        # it has the workers of each group whose end was not reported
         dismiss(coordinator, coordinator.workers.remote)
 
 

@@ -31,7 +31,7 @@ class _Group:
     began: float
     """When it was asked for."""
     left: float = 0.0
-    """When it was told to leave, or its workers were killed."""
+    """Time at which it had to leave, or its workers were killed."""
 
     @property
     def allocated(self) -> float:
@@ -44,7 +44,7 @@ class WorkerGroupManager:
 
     Args:
         base: what the worker_specs of all trials have in common.
-        warn: told of what the watcher is to know.
+        warn: gets what the watcher should know.
         unit: what the sweep's cost is counted in.
     """
 
@@ -83,7 +83,7 @@ class WorkerGroupManager:
         self._look_after_leaving()
 
     def join(self, seconds: float) -> None:
-        """Wait for groups that have been told to leave, but no longer than this."""
+        """Wait for groups that have to leave, but no longer than this."""
         end = time.monotonic() + seconds
         self._leaving += self._groups.values()
         self._groups = {}
@@ -105,7 +105,7 @@ class WorkerGroupManager:
         workers = ray.get(self._coordinator.workers_of.remote(group.slot, group.generation))
         if workers:
             self._warn(
-                f"the workers of group {group.slot} were told to leave, and are killed since they were still there "
+                f"the workers of group {group.slot} should have left, and are killed since they were still there "
                 f"{LEAVING_SECONDS:g} s later"
             )
             kill_workers(workers)
@@ -131,7 +131,7 @@ class WorkerGroupManager:
 
     def _tell_failure(self, wanted: WantedGroup, group: _Group) -> None:
         error = group.fitting.error
-        reason = first_line(error) if error is not None else "the worker group left without being told to"
+        reason = first_line(error) if error is not None else "the worker group left too early"
         self._coordinator.group_failed.remote(wanted.slot, wanted.generation, f"the worker group ended: {reason}")
 
     def _trainer(self, wanted: WantedGroup) -> "TorchTrainer":

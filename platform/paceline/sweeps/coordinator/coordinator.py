@@ -99,7 +99,7 @@ class SweepCoordinator(GroupReports):
         return view
 
     async def prune(self, trial_id: str, reason: str) -> None:
-        """Tune's scheduler has decided that a trial is not worth going on with."""
+        """Tune's scheduler has decided to end a trial."""
         run = self._scheduler.runs.get(trial_id)
         if run is None:
             return
@@ -110,7 +110,7 @@ class SweepCoordinator(GroupReports):
     async def give_up(self, trial_id: str, reason: str) -> None:
         """Tune has given up a trial, since its own part of it failed: the trial ends as failed, whatever it does.
 
-        Its workers hear of it with their next sign of life. One that has not come to the coordinator is left for a
+        Its workers hear of it with their next sign of life. One that the coordinator does not know is left for a
         later launch.
         """
         run, known = self._scheduler.runs.get(trial_id), self._recorder.trials.get(trial_id)
@@ -219,7 +219,7 @@ class SweepCoordinator(GroupReports):
         """Let a trial begin, or continue; returns when it stands at a rung or has ended.
 
         Args:
-            told_step: the step of the last rung that the caller was told of during its visit.
+            told_step: the step of the last rung that was reported to the caller during its visit.
             visit: tells one stay of the trial at a trainable from another. One that comes while the trial stands at a
                 rung may bring it another checkpoint, so that it takes a slot again.
         """
@@ -290,7 +290,7 @@ class SweepCoordinator(GroupReports):
         """Let a trial save its state and give up its slot; it may come back later.
 
         Args:
-            visit: as given to `run_to_rung`; nothing is done when the trial has gone on elsewhere meanwhile.
+            visit: as given to `run_to_rung`; nothing is done when the trial continues elsewhere meanwhile.
         """
         run = self._scheduler.runs.get(trial_id)
         if run is None or run.visit not in (None, visit):

@@ -101,11 +101,11 @@ class RunningTrial(SavedAttempt):
     writes: WriteQueue
     """Of its record."""
     is_told: bool = False
-    """True once Tune has been told of the rung where it waits."""
+    """True once Tune has the report of the rung where it waits."""
     reached: dict[str, float] = field(default_factory=dict)
     """The values at the rung that it reached last."""
     stopping_since: float = 0.0
-    """When it was first told to stop."""
+    """Time of the first order to stop."""
     visit: str | None = ""
     """Names the one of Tune's trainables that has it; None: not known since the coordinator was started again."""
     calls: int = 0
@@ -146,7 +146,7 @@ class RunningTrial(SavedAttempt):
     def take_slot(self, slot: int) -> None:
         """A worker group is going to take it; called by the slot."""
         if self.state != "displaced":
-            # it may come from another one's checkpoint, whose rungs it was not told anything about
+            # it may come from another one's checkpoint, about whose rungs it got no decision
             self.answered_step = self.stopping = None
         self._turn("assigned")
         self.slot = slot
@@ -202,7 +202,7 @@ class RunningTrial(SavedAttempt):
         self.trial = replace(self.trial, steps=steps, metrics=known_now, samples_per_second=speed)
 
     def wait_at_rung(self, values: dict[str, float]) -> None:
-        """It has come to a rung, and waits there."""
+        """It has reached a rung, and waits there."""
         self.rung, self.reached, self.is_told = values, values, False
         self.trial = replace(self.trial, samples=int(values["samples"]))
 

@@ -161,7 +161,7 @@ class SweepRecorder:
     def trial(self, trial: Trial) -> None:
         """Write down how a trial stands."""
         self.note(trial)
-        # if it fails, a later launch would run it once more, and find it finished by its checkpoint
+        # if it fails, a later launch would run it again, and find it finished by its checkpoint
         self._write(trial_entry(self.trials[trial.id]), f"how trial {trial.id} stands")
 
     def changed_since(self, version: int) -> dict[str, Trial]:
@@ -174,7 +174,7 @@ class SweepRecorder:
         return changed
 
     def rung(self, trial_id: str, values: Mapping[str, float]) -> None:
-        """Write down that a trial has come to a rung."""
+        """Write down that a trial has reached a rung."""
         self._write(rung_entry(trial_id, values), f"the rung of trial {trial_id}")
 
     def answer(self, trial_id: str) -> None:
@@ -236,7 +236,7 @@ class SweepRecorder:
             for path, data in artifacts.items():
                 self._parent.add_artifact(path, data)
             report = self._parent.close(status, reason, timeout_seconds, note)
-        except OSError as trouble:  # no room for the last words: what is in the journal is sent all the same
+        except OSError as trouble:  # no room for the end: what is in the journal is sent all the same
             error = f"the end of the sweep could not be recorded: {trouble}"
             report = self._close_without_words(status, timeout_seconds)
         return {**asdict(report), **({"error": error} if error else {})}

@@ -156,7 +156,7 @@ def _lines(found: Forecast) -> list[tuple[str, str]]:
     skipped = len(found.made.skipped)
     most = "at most " if found.is_bound else ""
     return [
-        ("trials", f"{found.trials:,}{f'; {skipped:,} more are no valid config' if skipped else ''}"),
+        ("trials", f"{found.trials:,}{f'; {skipped:,} more are not a valid config' if skipped else ''}"),
         ("slots", _slots_text(found)),
         ("search", _search_text(found)),
         ("scheduler", _rungs_text(found.sweep.scheduler, found.rungs)),

@@ -68,8 +68,8 @@ class Preview:
 
     rows: list[PlannedTrialRow]
     total_samples: int | None
-    """Training samples of all trials, if none of them ends early; None where that of one is not known, or where there
-    are no trials yet."""
+    """Training samples of all trials, if none of them ends early; None where that of one is not known, or
+    without trials."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class Forecast:
     samples: int | None
     """Training samples of all trials, if none of them ends early; None where that is not known."""
     samples_from: str
-    """The earlier run or sweep that told how large the data are; empty where they tell it themselves."""
+    """The earlier run or sweep that recorded the size of the data; empty where the data have it themselves."""
     cost: Cost | None
     """None where no speed was measured, or the samples are not known."""
     unfinished: UnfinishedSweep | None
@@ -229,7 +229,7 @@ def describe_trials(
         recorded: what is known of data whose size is only known when they are loaded.
 
     Raises:
-        ConfigError: one is no valid config; those that `plan_trials` returns are.
+        ConfigError: one is not a valid config; those that `plan_trials` returns are.
     """
     rows = [_row(trial_config(config, planned.params), planned, recorded) for planned in planned_trials]
     samples = [row.samples for row in rows if row.samples is not None]

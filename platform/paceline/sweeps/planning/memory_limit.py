@@ -76,7 +76,7 @@ def _without(made: PlannedTrials, left_out: Sequence[Trial]) -> PlannedTrials:
 
 def _limit(config: ExperimentConfig) -> int | None:
     """Bytes that a worker's device has, as the config says. A GPU's own memory is not taken for it: predictions for
-    CUDA have not been held against a GPU yet, and must not take trials away unasked."""
+    CUDA have not been compared with a GPU yet, and must not take trials away unasked."""
     asked = config.sweep.device_memory_gib if config.sweep is not None else None
     return None if asked is None else round(asked * 2**30)
 

@@ -138,7 +138,7 @@ def _others(sweep: SweepConfig, axis: str) -> Iterator[dict[str, Any]]:
 
 
 def refusal(invalid: Sequence[FailingParams], may_skip: bool) -> ConfigError:
-    """The error about settings that are no valid config: one problem for each reason, with the first such setting.
+    """The error about settings that are not a valid config: one problem for each reason, with the first such setting.
 
     Args:
         invalid: at least one.
@@ -148,7 +148,7 @@ def refusal(invalid: Sequence[FailingParams], may_skip: bool) -> ConfigError:
     found = exact if len(exact) <= MOST_REASONS else _by_reason(invalid, lambda problem: _masked(_reason(problem)))
     problems = [_told(*group, may_skip) for group in islice(found.values(), MOST_REASONS)]
     if len(found) > MOST_REASONS:
-        reason = f"there are {len(found) - MOST_REASONS} more reasons why trials are no valid config"
+        reason = f"there are {len(found) - MOST_REASONS} more reasons why trials are not a valid config"
         problems.append(Problem("sweep-trial", reason, "sweep.space"))
     return ConfigError(problems)
 

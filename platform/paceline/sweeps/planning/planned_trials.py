@@ -99,8 +99,8 @@ def plan_trials(config: ExperimentConfig, earlier: Sequence[SweepConfig] = ()) -
     Warns, once each, of keys that are dropped where an axis switches a component.
 
     Raises:
-        ConfigError: the config has no sweep; or, unless `sweep.invalid` is `skip`, some trials are no valid config; or
-            none is.
+        ConfigError: the config has no sweep; or, unless `sweep.invalid` is `skip`, some trials are not a valid config;
+            or none is.
     """
     sweep = section_of(config)
     check = ParamsCheck(config)
@@ -122,7 +122,7 @@ def trial_config(config: ExperimentConfig, params: Mapping[str, Any]) -> Experim
     Does not warn of keys that go with a component: `plan_trials` has said so.
 
     Raises:
-        ConfigError: it is no valid config.
+        ConfigError: it is not a valid config.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)

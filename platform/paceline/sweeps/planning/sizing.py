@@ -42,7 +42,7 @@ class TrialConfigs:
         """The config of each trial; of the sweep itself where no trial is known.
 
         Raises:
-            ConfigError: one is no valid config.
+            ConfigError: one is not a valid config.
         """
         return [self._config_of(planned) for planned in planned_trials or [_AS_IT_STANDS]]
 

@@ -49,7 +49,7 @@ def heatmap(
         objectives: its metrics, and which way they are better.
         x: the axis to the right, a dotted key or its short name.
         y: the axis upwards.
-        metric: which one; the first objective by default. One that is no objective may need its direction with it,
+        metric: which one; the first objective by default. Another metric may need its direction with it,
             as in `("val/f1", "max")`.
 
     Raises:
@@ -84,7 +84,7 @@ def _axis(name: str, keys: Sequence[str]) -> str:
     by_name = {short: key for key, short in labels.short_names(keys).items()}
     if name in keys or name in by_name:
         return name if name in keys else by_name[name]
-    raise ValueError(f"{name!r} is no axis of the sweep (there are: {', '.join(keys) or 'none yet'})")
+    raise ValueError(f"{name!r} is not an axis of the sweep (there are: {', '.join(keys) or 'none yet'})")
 
 
 def known_objective(metric: str | Objective, trials: Sequence[Trial], objectives: Sequence[Objective]) -> Objective:
@@ -96,7 +96,7 @@ def known_objective(metric: str | Objective, trials: Sequence[Trial], objectives
     name = metric if isinstance(metric, str) else metric[0]
     known = sorted({*ranking.metric_names(trials), *ranking.MEASURES, *(own for own, _ in objectives)})
     if name not in known:
-        raise ValueError(f"{name!r} is no metric of the sweep's trials (there are: {', '.join(known)})")
+        raise ValueError(f"{name!r} is not a metric of the sweep's trials (there are: {', '.join(known)})")
     return ranking.objective_of(metric, objectives) if isinstance(metric, str) else metric
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 LEAST_SETTINGS = 6
-"""With fewer, no share could be told from chance."""
+"""With fewer, no share can be distinguished from chance."""
 MOST_SETTINGS = 500
 """The best of more are left as they are; of the others, evenly chosen ones are enough."""
 TREES = 32
@@ -38,8 +38,8 @@ def importances(section: SweepConfig, trials: Sequence[Trial], objective: Object
     """The share of the objective's variation between settings that each axis accounts for, 0 to 1, largest first.
 
     By Optuna's fANOVA over the settings' means; the shares add up to 1, interactions are split among their axes. Empty
-    where there are fewer than two axes or `LEAST_SETTINGS` finished settings, or where all came to the same. The first
-    call in a process imports scikit-learn, which takes a second or two.
+    with fewer than two axes or `LEAST_SETTINGS` finished settings, or where all have the same result. The first call in
+    a process imports scikit-learn, which takes a second or two.
     """
     settings = ranking.ranked([trial for trial in trials if trial.state == "finished"], [objective])
     axes = varied_axes([summary.trials[0] for summary in settings])
@@ -75,7 +75,7 @@ def _fanova(
         for setting, value in zip(settings, values, strict=True)
     ]
     verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it tells of every study
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it logs every study
     try:
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
         study.add_trials(trials)

@@ -85,7 +85,7 @@ def objective_of(metric: str, objectives: Sequence[Objective]) -> Objective:
     mode = known.get(metric) or _LAST_PARTS.get(metric.rpartition("/")[2])
     if mode is None:
         raise ValueError(
-            f"{metric} is no objective of the sweep, so which way it is better is not known "
+            f"{metric} is not an objective of the sweep, so which way it is better is not known "
             f"(write ({metric!r}, 'min') or ({metric!r}, 'max'))"
         )
     return metric, mode
@@ -219,7 +219,7 @@ def _spread(trials: Sequence[Trial], metric: str) -> Spread:
 
 
 def _seeds(summary: SettingSummary, metric: str) -> int:
-    """Different seeds that have a value: a point that a search drew twice is no more certain than another one."""
+    """Different seeds that have a value: a point that a search drew twice is not more certain than another one."""
     valued = [trial for trial in summary.finished if value_of(trial, metric) is not None]
     return len({str(trial.params.get("seed")) for trial in valued})
 

@@ -69,7 +69,7 @@ def common_tags() -> dict[str, str]:
 
 
 def rows_of(launch: "SweepLaunch", trials: Sequence[Trial]) -> list[TrialRow]:
-    """The trials as the sweep's record tells of them."""
+    """The trials as the sweep's record shows them."""
     workers = max(1, launch.config.scaling.num_workers)
     return [
         TrialRow(

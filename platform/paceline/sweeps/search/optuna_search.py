@@ -154,7 +154,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
     Args:
         known: the trials of earlier launches; Optuna gets those that ended, the others are handed out first.
         trials: gives the trials with these ids as they stand.
-        skip: told of a proposal that is no valid config, and why.
+        skip: gets a proposal that is not a valid config, and the reason.
         earlier: the sections `sweep` that the sweep had before its extensions.
     """
 
@@ -270,7 +270,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
             ]
             if all(trial.state == "skipped" for trial in trials.values()):
                 reason = next(iter(trials.values())).reason
-                for planned in unfinished:  # further seeds of a trial that is no valid config
+                for planned in unfinished:  # further seeds of a trial that is not a valid config
                     self._skip(planned, reason)
                 continue
             if unfinished:

@@ -117,7 +117,7 @@ class ResumableASHA(AsyncHyperBandScheduler):  # type: ignore[misc]
 
 
 class ResumableMedian(MedianStoppingRule):  # type: ignore[misc]
-    """The median stopping rule of Vizier (Golovin et al. 2017), which can be told of trials that it did not see."""
+    """The median stopping rule of Vizier (Golovin et al. 2017), which can be given trials that it did not see."""
 
     def replay(self, past: Sequence[Past]) -> None:
         """Take in what was reported before."""

@@ -63,7 +63,7 @@ class TrialSpecBuilder:
         """Settle a trial.
 
         Raises:
-            ConfigError: it is no valid config.
+            ConfigError: it is not a valid config.
             EnvironmentFault: its data cannot be looked at.
         """
         config = trial_config(self.config, planned.params)
