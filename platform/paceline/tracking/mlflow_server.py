@@ -17,6 +17,8 @@ from paceline.tracking.mlflow_probe import probe
 from paceline.tracking.mlflow_views import newest
 from paceline.tracking.tracking_uri import UI_PORT, experiments_url, is_http, sqlite_file
 
+HOST = "127.0.0.1"
+"""Nobody else can reach the server."""
 START_SECONDS = 90.0
 """Time in which the server has to answer for the first time."""
 STOP_SECONDS = 10.0
@@ -38,17 +40,16 @@ runpy.run_module("mlflow", run_name="__main__", alter_sys=True)
 could tell it at once, on Linux, but of the thread that started it, which may end before."""
 
 
-def start_server(uri: str, port: int, host: str = "127.0.0.1", log: Path | None = None) -> "subprocess.Popen[bytes]":
+def start_server(uri: str, port: int, log: Path | None = None) -> "subprocess.Popen[bytes]":
     """Start a server on a store, as a process in a session of its own. End it with `stop_server`; should this process
     end without that, however that comes about, the server ends, too.
 
     Args:
         uri: a database. It goes through the environment: a command line can be read by everyone on the machine.
         port: must be free, see `free_port`.
-        host: address to listen at.
         log: file for the server's output; by default it is thrown away.
     """
-    options = ["--host", host, "--port", str(port), "--workers", "1"]
+    options = ["--host", HOST, "--port", str(port), "--workers", "1"]
     command = [sys.executable, "-P", "-c", _PROGRAM, str(os.getpid()), "server", *options]
     environment = {
         **os.environ,
@@ -124,7 +125,7 @@ def stop_server(server: "subprocess.Popen[bytes]") -> int:
         return server.wait()
 
 
-def free_port(port: int, host: str = "127.0.0.1") -> int:
+def free_port(port: int) -> int:
     """The port itself, or the next one that nobody listens at; any free one for 0.
 
     Raises:
@@ -134,7 +135,7 @@ def free_port(port: int, host: str = "127.0.0.1") -> int:
         with socket.socket() as probing:
             probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probing.bind((host, candidate))
+                probing.bind((HOST, candidate))
             except OSError:
                 continue
             return int(probing.getsockname()[1])
@@ -185,7 +186,7 @@ def _serve(uri: str, wanted: int, port: int) -> int | None:
     """The exit code; None when another program has taken the port before the server did."""
     if wanted not in (0, port):
         print(f"Port {wanted} is taken, so it is {port} this time.", flush=True)
-    address = f"http://127.0.0.1:{port}"
+    address = f"http://{HOST}:{port}"
     server = start_server(uri, port)
     try:
         wait_until_up(server, address)
