@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from paceline.direction import Direction, default_mode
 from paceline.tracking import metrics
-from paceline.tracking.markdown import escaped
+from paceline.tracking.markdown import escaped, table_row
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
@@ -253,10 +253,10 @@ class Ledger:
         has_price = self.price_per_hour is not None
         rows = [(self.kinds.get(part, part), seconds) for part, seconds in self.parts.items() if seconds]
         heading = ["cost", f"{self.unit}-seconds", "share", *([f"price{self._rate_text()}"] if has_price else [])]
-        lines = [_row(heading), _row(["---", *["---:"] * (len(heading) - 1)])]
+        lines = [table_row(heading), table_row(["---", *["---:"] * (len(heading) - 1)])]
         for label, seconds in [*rows, ("**all**", self.allocated)]:
             price = [f"{self.price_of(seconds):,.4g}"] if has_price else []
-            lines.append(_row([label, f"{seconds:,.1f}", f"{seconds / self.allocated:.0%}", *price]))
+            lines.append(table_row([label, f"{seconds:,.1f}", f"{seconds / self.allocated:.0%}", *price]))
         others = [f"{label}: {escaped(text)}" for label, text in self.lines()[1:]]
         return "\n".join(lines) + "".join(f"\n\n{each[:1].upper()}{each[1:]}." for each in others)
 
@@ -336,7 +336,3 @@ def _price_text(price: float | None, rate: str = "") -> str:
 
 def _seconds_name(unit: Unit) -> str:
     return f"{unit.lower()}_seconds"
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

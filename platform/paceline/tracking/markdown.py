@@ -1,7 +1,7 @@
 """Markdown of the notes on MLflow's pages: text, numbers, config changes and pictures."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from urllib.parse import quote
 
@@ -14,9 +14,9 @@ _ADDRESS = re.compile(r"://|www(?=\.)|@", re.IGNORECASE)
 """Plain text that a Markdown reader takes for a link."""
 
 
-def number(value: float) -> str:
-    """Return a value as a table shows it: with four digits, or in full from a thousand on."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def table_row(cells: Sequence[str]) -> str:
+    """Return the row of a table."""
+    return f"| {' | '.join(cells)} |"
 
 
 def escaped(text: str) -> str:

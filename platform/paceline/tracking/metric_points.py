@@ -10,6 +10,11 @@ from typing import Any, NamedTuple
 from paceline.redaction import redact
 
 
+def now_ms() -> int:
+    """Return the time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True)
 class MetricPoint:
     """The value of a metric at an optimizer step."""

@@ -34,16 +34,16 @@ EPOCH = "epoch"
 """Passes over the training set so far; a fraction within an epoch."""
 
 VALIDATION_EPOCH = "validation_epoch"
-"""`epoch` at each evaluation. MLflow draws a metric over another where both have a value at a step, and looks at 320
-of each: of a long run hardly any evaluation would be at one of those steps of `epoch`."""
+"""Passes over the training set at each evaluation. MLflow draws a metric over another where both have a value at a
+step, and looks at 320 of each: of a long run hardly any evaluation would be at one of those steps of `epoch`."""
 
 SAMPLES_PER_SECOND = "samples_per_second"
 """Training samples a second over all workers, since the last point; evaluation and checkpoints are not counted."""
 
 SAMPLES_PER_SECOND_OVERALL = "samples_per_second_overall"
-"""`samples_per_second` from the second point to the last one, at the last step: until the first one, things warm up.
-A run's result and a sweep's table call it `samples_per_second`. A run with one point has it over that; of a resumed
-run it is over the part since then."""
+"""Training samples a second from the second point to the last one, at the last step: until the first one, things
+warm up. A run's result and a sweep's table call it `samples_per_second`. A run with one point has it over that; of a
+resumed run it is over the part since then."""
 
 STEP_SECONDS = "step_seconds"
 """Mean duration of an optimizer step since the last point, in seconds."""
@@ -75,6 +75,11 @@ def val_metric(name: str) -> str:
     return f"val/{name}"
 
 
+def mlflow_key(name: str) -> str:
+    """Return the name of a metric or a param as MLflow takes it: letters, digits and `_-. :/`, 250 characters."""
+    return re.sub(r"[^\w. :/-]", "_", name)[:250]
+
+
 def axis_metric(name: str) -> str:
     """Key of an axis of a sweep whose values are numbers, in each trial's record: `axis/optimizer.lr`, from step 0 on.
 
@@ -83,7 +88,7 @@ def axis_metric(name: str) -> str:
     Args:
         name: the dotted key of the config; what MLflow does not take in a key becomes `_`.
     """
-    return ("axis/" + re.sub(r"[^\w. :/-]", "_", name))[:250]
+    return mlflow_key(f"axis/{name}")
 
 
 RANK_FIGURES = ("min", "median", "max")

@@ -35,7 +35,7 @@ class MlflowRun:
         self._uri = record.uri
         self._artifact_uri = str(found.info.artifact_uri)
         known = found.data.params
-        wanted = {_clean_key(key): str(value) for key, value in record.params.items()}
+        wanted = {metrics.mlflow_key(key): str(value) for key, value in record.params.items()}
         changed = [f"{key}: {known[key]} -> {value}" for key, value in wanted.items() if known.get(key, value) != value]
         self._params = {key: value for key, value in wanted.items() if key not in known}
         self._tags = {key: value for key, value in tags.items() if found.data.tags.get(key) != value}
@@ -113,7 +113,7 @@ class MlflowRun:
 
 def _create(record: RunRecord, connection: Connection, tags: Mapping[str, str]) -> "Run":
     """Create the run, with the tags that MLflow takes here: unlike `log_batch`, it looks at none of them."""
-    plain = {key: value for key, value in tags.items() if key == _clean_key(key)}
+    plain = {key: value for key, value in tags.items() if key == metrics.mlflow_key(key)}
     created = connection.client.create_run(
         connection.experiment_id(record),
         start_time=record.start_time_ms,
@@ -154,8 +154,3 @@ def _in_halves(items: list[T], send: Callable[[list[T]], Any]) -> list[str]:
 def _name_of(item: Any) -> str:
     step = getattr(item, "step", None)
     return str(item.key)[:100] if step is None else f"{item.key[:100]} at step {step}"
-
-
-def _clean_key(key: str) -> str:
-    """A dotted key with what MLflow takes only: letters, digits and `_-. :/`, 250 characters."""
-    return re.sub(r"[^\w\-. :/]", "_", key)[:250]

@@ -5,10 +5,8 @@ pages of MLflow 3.15 to 3.17, and a test opens it in a browser.
 """
 
 import base64
-import calendar
 import json
 import re
-import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any
 
 from paceline.tracking import metrics
 from paceline.tracking.mlflow_probe import answered
+from paceline.tracking.run_record import launched_ms
 from paceline.tracking.tracking_uri import run_url, view_url
 
 RUNS_VIEW = "paceline-runs"
@@ -32,7 +31,6 @@ MOST_EXPERIMENTS = 1000
 """Experiments that are looked through, the newest first."""
 TIMEOUT_SECONDS = 10.0
 """Limit of one request."""
-_OFF_KEY = re.compile(r"[^\w\-. :/]")
 _SECTION = "Sweep"
 _NOT_LOGGED = ("seconds", "samples", "steps")
 """Metrics that a sweep may look for, and that no trial logs."""
@@ -80,7 +78,7 @@ def sweep_views(story: SweepStory) -> dict[str, str]:
     axes = list(story.axes)[:MOST_AXES]
     while True:
         envelope = _envelope(
-            f"Sweep {story.name} {story.sweep_id}", _time_of(story.sweep_id), _sweep_state(story, axes)
+            f"Sweep {story.name} {story.sweep_id}", launched_ms(story.sweep_id) or 0, _sweep_state(story, axes)
         )
         if len(envelope) <= TAG_LENGTH or not axes:
             return {TAG_PREFIX + sweep_view_id(story.sweep_id): envelope}
@@ -118,10 +116,10 @@ def newest(address: str) -> list[tuple[str, str]]:
 def _sweep_state(story: SweepStory, axes: Sequence[ViewAxis]) -> dict[str, Any]:
     goals = _goals(story)
     is_grouped = story.seeds > 1 and bool(axes)
-    group = [{"mode": "param", "groupByData": _clean(axis.key)} for axis in axes]
+    group = [{"mode": "param", "groupByData": metrics.mlflow_key(axis.key)} for axis in axes]
     columns = [
         _column("tags", metrics.TRIAL_STATE),
-        *(_column("params", _clean(axis.key)) for axis in axes),
+        *(_column("params", metrics.mlflow_key(axis.key)) for axis in axes),
         *(_column("metrics", key) for key in dict.fromkeys([*goals, metrics.SAMPLES_PER_SECOND_OVERALL])),
     ]
     trials = _filter({metrics.SWEEP_ID: story.sweep_id, metrics.KIND: "trial"})
@@ -144,14 +142,14 @@ def _goals(story: SweepStory) -> list[str]:
 
 def _logged(metric: str) -> str:
     """The key that a sweep's metric has in MLflow: a speed is ranked by that without the warm-up."""
-    return metrics.SAMPLES_PER_SECOND_OVERALL if metric == metrics.SAMPLES_PER_SECOND else _clean(metric)
+    return metrics.SAMPLES_PER_SECOND_OVERALL if metric == metrics.SAMPLES_PER_SECOND else metrics.mlflow_key(metric)
 
 
 def _sweep_charts(goals: Sequence[str], axes: Sequence[ViewAxis]) -> list[dict[str, Any]]:
     first = goals[0]
     ranges_first = sorted(axes, key=lambda axis: not axis.is_range)
     numbers = [metrics.axis_metric(axis.key) for axis in ranges_first if axis.is_number]
-    texts = [_clean(axis.key) for axis in axes if not axis.is_number]
+    texts = [metrics.mlflow_key(axis.key) for axis in axes if not axis.is_number]
     charts: list[dict[str, Any]] = []
     if axes:
         shown = {"selectedParams": texts, "selectedMetrics": [*numbers, *goals], "showAllRuns": False}
@@ -248,7 +246,7 @@ def _line(key: str, section: str, over: str) -> dict[str, Any]:
     card: dict[str, Any] = {
         "type": "LINE",
         "section": section,
-        "metricKey": _clean(key),
+        "metricKey": metrics.mlflow_key(key),
         "xAxisKey": "metric",
         "selectedXAxisMetricKey": over,
         "useGlobalXaxisKey": False,
@@ -274,21 +272,8 @@ def _filter(tags: Mapping[str, str]) -> str:
     return " AND ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
 
 
-def _clean(key: str) -> str:
-    """A metric or param as MLflow has it, with nothing in it that would end a search's quotes."""
-    return _OFF_KEY.sub("_", key)[:250]
-
-
 def _uuid(section: str) -> str:
     return f"section-{section.lower().replace(' ', '-')}"
-
-
-def _time_of(sweep_id: str) -> int:
-    """Return the start of a sweep by its id, in milliseconds since 1970; 0 where the id does not have it."""
-    try:
-        return calendar.timegm(time.strptime(sweep_id[:15], "%Y%m%d-%H%M%S")) * 1000
-    except ValueError:
-        return 0
 
 
 def _envelope(name: str, time_ms: int, state: Mapping[str, Any]) -> str:

@@ -2,11 +2,9 @@
 
 import json
 import re
-from calendar import timegm
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import strptime
 from typing import Any
 
 from paceline.errors import coded
@@ -14,7 +12,7 @@ from paceline.redaction import redact_values
 from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.run_record import ARTIFACT_FOLDER, RECORD_FILE
+from paceline.tracking.run_record import ARTIFACT_FOLDER, RECORD_FILE, launched_ms
 from paceline.tracking.thinned_curves import ThinnedCurve
 from paceline.tracking.tracking_uri import is_http, run_url
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
@@ -86,7 +84,7 @@ class RecordedRun:
         """
         if not self.resumes:
             return self.began_ms
-        return _time_of(run_id) or self.first_ms or self.began_ms
+        return launched_ms(run_id) or self.first_ms or self.began_ms
 
     def seconds_since(self, start_ms: int | None) -> float | None:
         """Return the seconds to the end, or to the newest point; None where that or the start is not known."""
@@ -208,13 +206,6 @@ def _take(run: RecordedRun, content: Any, keys: Collection[str] | None) -> bool:
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return False
     return True
-
-
-def _time_of(run_id: str) -> int | None:
-    try:
-        return timegm(strptime(run_id[:15], "%Y%m%d-%H%M%S")) * 1000
-    except ValueError:
-        return None
 
 
 def _take_time(run: RecordedRun, time_ms: int, step: int) -> None:

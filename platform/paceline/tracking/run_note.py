@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from paceline.direction import default_mode
+from paceline.reports.text import number_text
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.markdown import code, escaped, number
+from paceline.tracking.markdown import code, escaped
 from paceline.tracking.provenance import config_not_in_commit
 from paceline.tracking.thinned_curves import Place, ThinnedCurve
 
@@ -70,7 +71,7 @@ def _table(curves: Mapping[str, ThinnedCurve]) -> str:
     shown = [key for key in curves if not key.startswith(_LEFT_OUT)]
     for key in sorted(shown, key=lambda each: (not each.startswith(_RESULTS), each)):
         best = _best(key, curves[key]) if key.startswith(_RANKED) else None
-        better = f"{number(best[1])} | {best[0]:.0f}" if best else " | "
+        better = f"{number_text(best[1])} | {best[0]:.0f}" if best else " | "
         rows.append(f"| {escaped(key)} | {_with_unit(key, curves[key].newest[1])} | {better} |")
     return "\n".join(rows)
 
@@ -78,7 +79,7 @@ def _table(curves: Mapping[str, ThinnedCurve]) -> str:
 def _with_unit(key: str, value: float) -> str:
     if key.endswith("_bytes"):
         return f"{value / 2**20:,.0f} MiB"
-    return f"{number(value)} {_UNITS[key]}" if key in _UNITS else number(value)
+    return f"{number_text(value)} {_UNITS[key]}" if key in _UNITS else number_text(value)
 
 
 def _reproduction(tags: Mapping[str, str]) -> str:

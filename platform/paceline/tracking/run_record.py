@@ -2,10 +2,11 @@
 
 import json
 import os
-import time
+from calendar import timegm
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from time import strptime
 from typing import Any
 
 from paceline.durable import write_durably
@@ -13,6 +14,7 @@ from paceline.errors import PacelineError
 from paceline.redaction import learn, redact, redact_values, without_credentials
 from paceline.tracking import metrics
 from paceline.tracking.journal import JOURNAL_FILE, is_count
+from paceline.tracking.metric_points import now_ms
 from paceline.tracking.tracking_uri import ENVIRONMENT_VARIABLE
 
 PARAM_LENGTH = 6000
@@ -39,10 +41,6 @@ class _WrongField(ValueError):
         self.field = field
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @dataclass(frozen=True)
 class RunRecord:
     """A run's identity and all that does not change while it runs. Made on the driver."""
@@ -62,7 +60,7 @@ class RunRecord:
     """See `metrics` for the keys, and `provenance` for most of the values."""
     artifacts: Mapping[str, str] = field(default_factory=dict)
     """Name to text, such as `config.yaml`."""
-    start_time_ms: int = field(default_factory=_now_ms)
+    start_time_ms: int = field(default_factory=now_ms)
     """Time of the launch, in milliseconds since 1970."""
     parent: str = ""
     """`run_id` of the run that MLflow shows this one under, in the same experiment; empty for none."""
@@ -171,6 +169,14 @@ def address_of(record: RunRecord, given: str | None = None) -> str:
     if given is None and variable and without_credentials(variable) == record.uri:
         return variable
     return given or record.uri
+
+
+def launched_ms(run_id: str) -> int | None:
+    """Return the time of the launch that an id begins with, in milliseconds since 1970; None where it has none."""
+    try:
+        return timegm(strptime(run_id[:15], "%Y%m%d-%H%M%S")) * 1000
+    except ValueError:
+        return None
 
 
 def _has_quotes(run_id: str) -> bool:

@@ -4,7 +4,6 @@ import json
 import logging
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -16,7 +15,7 @@ from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
 from paceline.tracking.datasets_and_models import DATASETS, KINDS, MODEL, CheckpointModel, datasets_entry
 from paceline.tracking.journal import JOURNAL_FILE, Entry, Journal
-from paceline.tracking.metric_points import MetricPoint, fresh_points, raise_mark
+from paceline.tracking.metric_points import MetricPoint, fresh_points, now_ms, raise_mark
 from paceline.tracking.mlflow_probe import silence_of
 from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_note import loss_curve, summary
@@ -106,12 +105,11 @@ class RunRecorder:
         Raises:
             OSError: the disk is full or gone; none of the values was added.
         """
-        now = int(time.time() * 1000)
         with self._lock, self._journal.alone():  # reads what others have added
             last = {point.key: point.value for point in self.history() if point.key in values}
             changed = {key: value for key, value in values.items() if last.get(key) != value}
             first = max([step, *(self._marks[key] + 1 for key in changed if key in self._marks)])
-            self.append([MetricPoint(key, value, first, now) for key, value in changed.items()])
+            self.append([MetricPoint(key, value, first, now_ms()) for key, value in changed.items()])
 
     def add_artifact(self, path: str, data: bytes) -> None:
         """Add a file, or replace it; unchanged content is not sent again. On disk when this returns.
@@ -274,7 +272,7 @@ class RunRecorder:
             self._told.add(_identity(entry.kind, entry.content))
 
     def _append_status(self, status: str) -> None:
-        self._journal.append([("status", {"status": status, "time_ms": time.time_ns() // 1_000_000})])
+        self._journal.append([("status", {"status": status, "time_ms": now_ms()})])
 
     def _conclude(self, status: FinalStatus, reason: str | None, note: str | None, ledger: Ledger | None) -> None:
         curves = curves_of(self.history())

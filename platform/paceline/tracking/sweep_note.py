@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from paceline.config.constraints import broken_by_seeds
 from paceline.redaction import redact, redact_values
+from paceline.reports.text import number_text
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
-from paceline.tracking.markdown import changes_part, code, escaped, number
+from paceline.tracking.markdown import changes_part, code, escaped, table_row
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import TAG_LENGTH, param_text
 from paceline.tracking.trials_table import TrialRow
@@ -80,12 +81,12 @@ class _Setting:
         """Mean and spread of a metric over the seeds; empty when no trial finished with it."""
         values = self.values(metric)
         spread = f" ± {stdev(values):.2g}" if len(values) > 1 else ""
-        return f"{number(fmean(values))}{spread}" if values else ""
+        return f"{number_text(fmean(values))}{spread}" if values else ""
 
     def newest(self, metric: str) -> str:
         """Return the newest values of a setting of which no trial has finished: these are not results."""
         values = [] if self.finished else _finite(self.rows, metric)
-        return ", ".join(map(number, values[:MOST_VALUES])) + (", ..." if len(values) > MOST_VALUES else "")
+        return ", ".join(map(number_text, values[:MOST_VALUES])) + (", ..." if len(values) > MOST_VALUES else "")
 
     def states(self) -> str:
         if self.broken:
@@ -97,7 +98,7 @@ class _Setting:
 
     def rate(self) -> str:
         rates = [row.samples_per_second for row in self.finished or self.rows if row.samples_per_second]
-        return number(fmean(rates)) if rates else ""
+        return number_text(fmean(rates)) if rates else ""
 
 
 def sweep_note(
@@ -216,21 +217,17 @@ def _table(objectives: Sequence[Objective], settings: list[_Setting], shown: int
     has_rate = metrics.SAMPLES_PER_SECOND not in (goal.metric for goal in objectives)  # then it is shown as a goal
     goals = [f"{escaped(goal.metric)} ({goal.mode})" for goal in objectives] + ["samples/s"] * has_rate
     lines = [
-        _line(["#", "setting", *goals, "state", "seeds"]),
-        _line(["---:", "---", *["---:"] * len(goals), "---", "---:"]),
+        table_row(["#", "setting", *goals, "state", "seeds"]),
+        table_row(["---:", "---", *["---:"] * len(goals), "---", "---:"]),
     ]
     for place, setting in enumerate(settings[:shown], 1):
         values = [setting.shown(goal.metric) or setting.newest(goal.metric) for goal in objectives]
         rate = [setting.rate()] * has_rate
         is_ranked = not objectives or (setting.values(objectives[0].metric) and not setting.broken)
         rank = str(place) if is_ranked else ""
-        lines.append(_line([rank, setting.text, *values, *rate, setting.states(), str(len(setting.rows))]))
+        lines.append(table_row([rank, setting.text, *values, *rate, setting.states(), str(len(setting.rows))]))
     left = len(settings) - shown
     return "\n".join(lines) + (f"\n\n... and {left} more" if left else "")
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _finite(rows: Sequence[TrialRow], metric: str) -> list[float]:
