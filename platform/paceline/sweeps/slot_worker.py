@@ -42,9 +42,8 @@ def _run(work: Attempt, base: WorkerSpec, coordinator: Any, ranks: DistContext) 
     if ranks.is_first or ending["status"] == "failed":
         ask(coordinator.finish.remote(*about, ending))
     if part.store is not None and ending["status"] == "finished":
-        shutil.rmtree(
-            part.store.folder / CHECKPOINTS, ignore_errors=True
-        )  # or copies of all trials would fill the disk
+        # or copies of all trials would fill the disk
+        shutil.rmtree(part.store.folder / CHECKPOINTS, ignore_errors=True)
 
 
 def naming_its_place(ending: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ LEAVING_SECONDS = 30.0
 class _Group:
     slot: int
     generation: int
-    fitting: TrainerThread
+    thread: TrainerThread
     units: float
     """Cores or GPUs, as the sweep's cost is counted."""
     began: float
@@ -78,7 +78,7 @@ class WorkerGroupManager:
                 group = None
             if group is None and each.shape is not None:
                 self._groups[each.slot] = self._start(each)
-            elif group is not None and not group.fitting.is_alive():
+            elif group is not None and not group.thread.is_alive():
                 self._tell_failure(each, group)
         self._look_after_leaving()
 
@@ -88,7 +88,7 @@ class WorkerGroupManager:
         self._leaving += self._groups.values()
         self._groups = {}
         for group in self._leaving:
-            group.fitting.join(max(0.0, end - time.monotonic()))
+            group.thread.join(max(0.0, end - time.monotonic()))
         self._tell_ended()
 
     def _look_after_leaving(self) -> None:
@@ -112,7 +112,7 @@ class WorkerGroupManager:
 
     def _tell_ended(self) -> None:
         """Let the coordinator forget the workers of groups that are gone: what it knows at the end is killed."""
-        ended = [group for group in self._leaving if not group.fitting.is_alive()]
+        ended = [group for group in self._leaving if not group.thread.is_alive()]
         for group in ended:
             self._coordinator.group_ended.remote(group.slot, group.generation)
             self._ended_allocated += group.allocated
@@ -124,13 +124,12 @@ class WorkerGroupManager:
         self._shapes.add(wanted.shape)
         units = wanted.shape.units(self._unit)
         self._coordinator.group_started.remote(wanted.slot, wanted.generation, units)
-        fitting = TrainerThread(self._trainer(wanted))
-        group = _Group(wanted.slot, wanted.generation, fitting, units, began)
-        group.fitting.start()
+        group = _Group(wanted.slot, wanted.generation, TrainerThread(self._trainer(wanted)), units, began)
+        group.thread.start()
         return group
 
     def _tell_failure(self, wanted: WantedGroup, group: _Group) -> None:
-        error = group.fitting.error
+        error = group.thread.error
         reason = first_line(error) if error is not None else "the worker group left too early"
         self._coordinator.group_failed.remote(wanted.slot, wanted.generation, f"the worker group ended: {reason}")
 

@@ -93,9 +93,8 @@ class SweepCoordinator(GroupReports):
             busy=sum(slot.is_busy for slot in self._slots),
             cursor=ViewCursor(seen, self._recorder.version),
         )
-        await (
-            self._scheduler.settled()
-        )  # the driver must not start a group that a coordinator started again does not know
+        # the driver must not start a group that a coordinator started again does not know
+        await self._scheduler.settled()
         return view
 
     async def prune(self, trial_id: str, reason: str) -> None:
@@ -116,11 +115,11 @@ class SweepCoordinator(GroupReports):
         run, known = self._scheduler.runs.get(trial_id), self._recorder.trials.get(trial_id)
         if run is not None:
             self._scheduler.end(run, "failed", reason)
-        elif run is None and known is not None and known.state not in ENDED:
+        elif known is None:
+            self._recorder.tell("warning", code="trial-not-begun", message=f"trial {trial_id} did not begin: {reason}")
+        elif known.state not in ENDED:
             self._recorder.trial(replace(known, state="failed", reason=reason))
             self._recorder.tell("ended", trial=trial_id, state="failed", reason=reason)
-        elif run is None and known is None:
-            self._recorder.tell("warning", code="trial-not-begun", message=f"trial {trial_id} did not begin: {reason}")
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
 
@@ -226,11 +225,9 @@ class SweepCoordinator(GroupReports):
         known = self._recorder.trials.get(spec.planned.id)
         if known is not None and known.state in ENDED:
             return TrialReport(known.state, end_values(known, self._scheduler.rung_of(known.id)))
-        run = (
-            None
-            if self._scheduler.over
-            else self._scheduler.runs.get(spec.planned.id) or await self._scheduler.open(spec)
-        )
+        run = None
+        if not self._scheduler.over:
+            run = self._scheduler.runs.get(spec.planned.id) or await self._scheduler.open(spec)
         if run is None:
             await self._scheduler.notify()  # the sweep may have ended since it could not be recorded
             return NOT_NOW
@@ -280,7 +277,7 @@ class SweepCoordinator(GroupReports):
         if run is not None:
             run.stop("skipped", reason)
             self._scheduler.stop_if_idle(run)
-        elif run is None and not self._recorder.has_ended(planned.id):
+        elif not self._recorder.has_ended(planned.id):
             self._recorder.trial(Trial(planned.id, dict(planned.params), state="skipped", reason=reason))
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
