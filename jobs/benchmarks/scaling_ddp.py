@@ -39,11 +39,11 @@ from paceline.config.experiment import ExperimentConfig, validate
 from paceline.engine.build import build_trainer
 from paceline.engine.build_task import seed_model
 from paceline.engine.dist_context import DistContext
-from paceline.engine.length_change import build_schedule
 from paceline.engine.loading import SeededFetcher
 from paceline.engine.order import permutation
 from paceline.engine.plan import TrainPlan
 from paceline.engine.reporter import MemoryReporter
+from paceline.lr_schedulers.base import LRSchedulerConfig
 
 PROCESSES = multiprocessing.get_context("spawn")
 WORKERS = 2
@@ -202,9 +202,8 @@ def _batches(config: ExperimentConfig, rank: int) -> tuple[Iterator[Any], Callab
                 yield fetcher.fetch(epoch, order[step * batch : (step + 1) * batch].tensor_split(WORKERS)[rank])
 
     plan = TrainPlan(config.trainer, config.checkpoint, steps)
-    return batches(), build_schedule(
-        config, plan.total_steps, plan.steps_per_epoch, batch_sizes(config).global_batch_size
-    )
+    warmup = config.lr_scheduler.warmup_length(steps, batch_sizes(config).global_batch_size)
+    return batches(), LRSchedulerConfig.of(config.lr_scheduler).build(plan.total_steps, warmup, steps)
 
 
 def run_arm(name: str, work: Work, address: str, folder: Path, rank: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,8 @@ from paceline.adapters._lightning_module import (
     samples_of,
     uncalled_hooks,
 )
-from paceline.config.batch_sizes import batch_sizes
+from paceline.config.batch_size_schedule import ENDLESS, BatchSizeSchedule, ScheduledSteps
+from paceline.config.batch_sizes import BatchSizes, batch_sizes, schedule_of, stage_sizes
 from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
@@ -65,6 +67,8 @@ class LightningTask(Task):
         self._step, self._epoch, self._index = -1, -1, -1
         self._validation_index = -1
         self._global_batch_size = self._batches_per_step = 1
+        self._schedule: BatchSizeSchedule | None = None
+        self._stages: list[BatchSizes] = []
         _require_usable(model, self.automatic_optimization, self._uses_own)
         module: Any = model
         module.trainer = self._trainer
@@ -111,6 +115,7 @@ class LightningTask(Task):
         sizes = batch_sizes(ctx.config)
         self._global_batch_size = sizes.global_batch_size
         self._batches_per_step = sizes.gradient_accumulation_steps or 1
+        self._schedule, self._stages = schedule_of(ctx.config), stage_sizes(ctx.config)
         self._trainer.context = ctx
 
     def forward(self, batch: Any) -> TaskOutput:
@@ -211,11 +216,22 @@ class LightningTask(Task):
                 if hasattr(value, "reset"):
                     value.reset()
         if context.step != self._step:
+            is_next = context.step == self._step + 1 and context.epoch_samples > 0
             self._step = context.step
+            if self._schedule is not None:
+                self._index = self._index + 1 if is_next else self._first_index(context, self._schedule)
+                return int(self._index)
             self._index = -(-context.epoch_samples // self._global_batch_size) * self._batches_per_step
         else:
             self._index += 1
         return int(self._index)
+
+    def _first_index(self, context: "TrainContext", schedule: BatchSizeSchedule) -> int:
+        """Micro-batches in the epoch before a step of a batch-size schedule."""
+        steps = ScheduledSteps(schedule, ENDLESS, drop_last=False)
+        before = context.samples - context.epoch_samples
+        done = takewhile(lambda step: step[0] < context.epoch_samples, steps.batches(0, before))
+        return sum(self._stages[stage].gradient_accumulation_steps for _, _, stage, _ in done)
 
     def _backward(self, loss: torch.Tensor, *args: Any, **options: Any) -> None:
         self._backward_losses.append(loss.detach())

@@ -39,6 +39,7 @@ WITHOUT_EFFECT = (
     "tuneup",
     "scaling.min_workers",
     "data.global_batch_size",
+    "data.batch_size_schedule",
     "trainer.gradient_accumulation_steps",
 )
 """Sections and fields that say nothing about an evaluation."""
@@ -149,6 +150,7 @@ def evaluation_config(
     before = {
         "data.micro_batch_size": _micro_batch_size(config, checkpoint.folder),
         "data.global_batch_size": None,
+        "data.batch_size_schedule": None,
         "trainer.gradient_accumulation_steps": _accumulation(config),
         "scaling.min_workers": None,
         "checkpoint.monitor": None,  # other metrics may be asked for than those that chose the best checkpoint

@@ -23,7 +23,7 @@ from paceline.cluster.run_result import RunResult
 from paceline.cluster.train_launch import CLOSE_SECONDS, TrainLaunch
 from paceline.cluster.user_code import with_objects, with_parts
 from paceline.cluster.worker_group import error_of
-from paceline.config.derived import Derived, derive
+from paceline.config.derived import Derived, StageValues, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.lightning import unused_sections
 from paceline.config.loading import dump_yaml, missing_modules
@@ -248,15 +248,20 @@ def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
     """The config and what follows from it, by dotted key, as MLflow's params; without what runs pass over."""
     numbers = {
         "derived.world_size": derived.batch.world_size,
-        "derived.global_batch_size": derived.batch.global_batch_size,
-        "derived.micro_batch_size": derived.batch.micro_batch_size,
-        "derived.gradient_accumulation_steps": derived.batch.gradient_accumulation_steps,
-        "derived.lr": derived.lr,
+        "derived.global_batch_size": _each(derived, lambda stage: stage.batch.global_batch_size),
+        "derived.micro_batch_size": _each(derived, lambda stage: stage.batch.micro_batch_size),
+        "derived.gradient_accumulation_steps": _each(derived, lambda stage: stage.batch.gradient_accumulation_steps),
+        "derived.lr": _each(derived, lambda stage: stage.lr),
         "derived.total_steps": derived.total_steps,
         "derived.threads_per_worker": worker_threads(config),
     }
     unused = {"sweep", "tuneup", *unused_sections(config)}
     return {**flatten(shareable(config).model_dump(mode="json", exclude=unused)), **numbers}
+
+
+def _each(derived: Derived, value_of: Callable[[Derived | StageValues], Any]) -> Any:
+    """A derived value; with a batch-size schedule those of the stages as text, such as `64, 256`."""
+    return ", ".join(str(value_of(stage)) for stage in derived.stages) if derived.stages else value_of(derived)
 
 
 def _runner(launch: TrainLaunch) -> Callable[[TrainLaunch], tuple[dict[str, Any], dict[str, Any]]]:

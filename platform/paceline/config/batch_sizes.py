@@ -1,8 +1,9 @@
 """How the global batch is cut up: over the workers, and into micro batches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.config.batch_size_schedule import SCHEDULE, BatchSizeSchedule
 from paceline.config.limits import LARGEST_BATCH
 from paceline.errors import ConfigError, Problem
 
@@ -88,17 +89,75 @@ def batch_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
     """The four batch numbers: any two of global size, micro size and accumulation fix the third.
 
     With the global size alone, accumulation is 1; without both sizes, the micro batch is 32. `max` leaves the micro
-    size and accumulation open.
+    size and accumulation open. With a schedule they are those of the first stage.
 
     Raises:
         ConfigError: they contradict each other, or do not divide; it names the nearest sizes that do.
     """
-    by = takers(config)
-    total, micro = config.data.global_batch_size, config.data.micro_batch_size
+    stages = config.data.batch_size_schedule
+    return _sizes_at(config, stages[0].global_batch_size if stages else config.data.global_batch_size)
+
+
+def _sizes_at(config: "ExperimentSchema", total: int | None) -> BatchSizes | OpenBatchSizes:
+    by, micro = takers(config), config.data.micro_batch_size
     if micro == "max":
         return _open(total, by.number)
     asked = config.trainer.gradient_accumulation_steps
     return _solve(total, micro, None if asked == "auto" else asked, by)
+
+
+def schedule_of(config: "ExperimentSchema") -> BatchSizeSchedule | None:
+    """The schedule of a config with several stages; None for one global batch size, however it is written."""
+    stages = config.data.batch_size_schedule
+    if stages is None or len(stages) < 2:
+        return None
+    return BatchSizeSchedule(
+        tuple(stage.samples for stage in stages), tuple(stage.global_batch_size for stage in stages)
+    )
+
+
+def stage_sizes(config: "ExperimentSchema", workers: int | None = None) -> list[BatchSizes]:
+    """The batch numbers of each stage of `data.batch_size_schedule`; none where there is one global batch size.
+
+    Args:
+        workers: of an elastic run that continues with so many; see `sizes_with`.
+
+    Raises:
+        ConfigError: those of a stage do not divide; it names the stage.
+    """
+    schedule, found = schedule_of(config), []
+    if schedule is None:
+        return []
+    _require_one_open(config)
+    for index, total in enumerate(schedule.sizes):
+        try:
+            sizes = _with_workers(config, _sizes_at(config, total), workers)
+        except ConfigError as error:
+            key = f"{SCHEDULE}.{index}.global_batch_size"
+            raise ConfigError([replace(problem, key=key) for problem in error.problems]) from None
+        assert isinstance(sizes, BatchSizes)
+        found.append(sizes)
+    return found
+
+
+def _require_one_open(config: "ExperimentSchema") -> None:
+    """Check that the micro batch or the accumulation can follow a schedule."""
+    if config.data.micro_batch_size == "max":
+        reason = f"is searched for one global batch size, and {SCHEDULE} has several"
+        hint = "write the number that fits, such as the one that `paceline plan` names"
+        raise ConfigError([Problem("batch", reason, MICRO, hint=hint)])
+    if config.data.micro_batch_size is not None and config.trainer.gradient_accumulation_steps != "auto":
+        reason = f"with {MICRO} it fixes the global batch size, and {SCHEDULE} has several"
+        raise ConfigError([Problem("batch", reason, ACCUMULATION, hint="leave one of the two out")])
+
+
+def largest_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
+    """The batch numbers of the stage with the largest global batch, which needs the most memory.
+
+    Raises:
+        ConfigError: see `batch_sizes`.
+    """
+    return max(stage_sizes(config), key=lambda sizes: sizes.global_batch_size, default=None) or batch_sizes(config)
 
 
 def sizes_with(config: "ExperimentSchema", workers: int) -> BatchSizes | OpenBatchSizes:
@@ -108,17 +167,22 @@ def sizes_with(config: "ExperimentSchema", workers: int) -> BatchSizes | OpenBat
     Raises:
         ConfigError: see `batch_sizes`.
     """
-    usual = batch_sizes(config)
-    if not config.scaling.is_elastic or workers == usual.world_size:
+    return _with_workers(config, batch_sizes(config), workers)
+
+
+def _with_workers(
+    config: "ExperimentSchema", usual: BatchSizes | OpenBatchSizes, workers: int | None
+) -> BatchSizes | OpenBatchSizes:
+    if not config.scaling.is_elastic or workers is None or workers == usual.world_size:
         return usual
     share = OpenBatchSizes(usual.global_batch_size, workers)
     return share if isinstance(usual, OpenBatchSizes) else share.settled(usual.micro_batch_size)
 
 
 def accumulation(config: "ExperimentSchema") -> int | None:
-    """Micro batches of a step; None where that is not known, or the sizes do not work out."""
+    """Micro batches of a step, the most of any stage; None where that is not known, or the sizes do not work out."""
     try:
-        return batch_sizes(config).gradient_accumulation_steps
+        return largest_sizes(config).gradient_accumulation_steps
     except ConfigError:
         return None
 

@@ -5,7 +5,9 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, accumulation, batch_sizes
+from paceline.config.batch_size_checks import SCHEDULE_CHECKS
+from paceline.config.batch_size_schedule import SCHEDULE
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, accumulation, largest_sizes
 from paceline.config.disagreement import Disagreement
 from paceline.config.disagreement import contradiction as _contradiction
 from paceline.config.experiment_schema import ExperimentSchema
@@ -33,9 +35,10 @@ def check_agreement(config: ExperimentSchema) -> None:
 
 def _batch(config: ExperimentSchema) -> Iterator[Disagreement]:
     try:
-        batch_sizes(config)
+        largest_sizes(config)
     except ConfigError as error:
-        yield from (Disagreement(problem, (GLOBAL, MICRO, ACCUMULATION, WORKERS)) for problem in error.problems)
+        keys = (GLOBAL, MICRO, ACCUMULATION, WORKERS, SCHEDULE)
+        yield from (Disagreement(problem, keys) for problem in error.problems)
 
 
 def _half_precision(config: ExperimentSchema) -> Iterator[Disagreement]:
@@ -186,6 +189,7 @@ _CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _metrics,
     _checkpoint,
     check_monitors,
+    *SCHEDULE_CHECKS,
     *PARALLEL_CHECKS,
     *SWEEP_CHECKS,
     *TUNEUP_CHECKS,

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from paceline.config.base import Component
+from paceline.config.base import Component, Section
 from paceline.config.effects import NotWith
 from paceline.config.limits import BatchSize
 
@@ -14,6 +14,15 @@ class Sizes(NamedTuple):
 
     train: int
     validation: int
+
+
+class BatchSizeStage(Section):
+    """A global batch size, and the number of samples after which it is used."""
+
+    samples: Annotated[int, Field(ge=0, le=10**15)]
+    """Samples trained on when the stage begins, 0 to 10^15: 0 for the first stage, more for each further one."""
+    global_batch_size: BatchSize
+    """Samples of one optimizer step over all workers, 1 to 2^31 - 1."""
 
 
 class DataSection(Component):
@@ -28,6 +37,11 @@ class DataSection(Component):
     """Samples of one forward pass on one worker, 1 to 2^31 - 1. `max`: the most that fit into the memory of every
     worker, found by trial steps before training (needs `global_batch_size`; accumulation follows); a resumed run keeps
     what was found. `null`: what makes accumulation 1, or 32 when the global batch size is not set either."""
+    batch_size_schedule: Annotated[list[BatchSizeStage], Field(min_length=1, max_length=1000)] | None = None
+    """Global batch sizes over the training in place of `global_batch_size`, such as `[{samples: 0, global_batch_size:
+    64}, {samples: 40000, global_batch_size: 256}]`: a step has the size of the last stage that has begun at its first
+    sample. The order of the samples stays, `optimizer.lr_scaling` gives each stage its learning rate, and of
+    `micro_batch_size` and `trainer.gradient_accumulation_steps` the one that is set stays. `null`: one size."""
     shuffle: bool = True
     """Visit the training samples in a new order each epoch, the same for a seed whatever the number of workers."""
     drop_last: bool = False

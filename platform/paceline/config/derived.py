@@ -3,7 +3,16 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paceline.config.batch_sizes import GLOBAL, BatchSizes, OpenBatchSizes, batch_sizes
+from paceline.config.batch_size_schedule import SCHEDULE, ScheduledSteps
+from paceline.config.batch_sizes import (
+    GLOBAL,
+    BatchSizes,
+    OpenBatchSizes,
+    batch_sizes,
+    largest_sizes,
+    schedule_of,
+    stage_sizes,
+)
 from paceline.config.ignored import ignored_settings
 from paceline.config.lightning import uses_own_optimizer
 from paceline.config.steps import epoch_steps, training_steps
@@ -15,15 +24,36 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class StageValues:
+    """The values of a stage of a batch-size schedule."""
+
+    samples: int
+    """Training samples after which it begins."""
+    first_step: int | None
+    """Optimizer step, counted from 0; None where it is not known, or no step begins in the stage."""
+    batch: BatchSizes
+    lr: float | None
+    lr_rule: str
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Label and text of its lines in the table of derived values."""
+        at = f" (step {self.first_step:,})" if self.first_step else ""
+        lr = "from the module's configure_optimizers" if self.lr is None else self.lr_rule or f"{self.lr:.6g}"
+        return [("batch", f"from {self.samples:,} samples{at}: {self.batch.text()}"), ("learning rate", lr)]
+
+
+@dataclass(frozen=True)
 class Derived:
     """The values that a run will use. What depends on the data is None while their size is not known."""
 
     batch: BatchSizes | OpenBatchSizes
+    """With a batch-size schedule those of its first stage."""
     lr: float | None
     """Peak learning rate, scaled to the global batch size; None where the module's own optimizer has it."""
     train_samples: int | None
     validation_samples: int | None
     steps_per_epoch: int | None
+    """None with a batch-size schedule: epochs differ in it."""
     total_steps: int | None
     warmup_steps: int | None
     lr_rule: str = ""
@@ -31,12 +61,18 @@ class Derived:
     where `lr` is the one before the gain; empty when it is the config's own."""
     warnings: tuple[str, ...] = ()
     """What is valid, but hardly what was meant; a sentence each."""
+    total_samples: int | None = None
+    """Training samples of the whole training, each counted as often as it is used."""
+    total_epochs: float | None = None
+    """Passes over the training set of the whole training."""
+    stages: tuple[StageValues, ...] = ()
+    """Of a batch-size schedule."""
 
     def lines(self) -> list[tuple[str, str]]:
         """Label and text of each line of the table that is printed before a run starts."""
         return [
-            ("batch", self.batch.text()),
-            ("learning rate", self.lr_rule or self._lr()),
+            *([] if self.stages else [("batch", self.batch.text()), ("learning rate", self.lr_rule or self._lr())]),
+            *(line for stage in self.stages for line in stage.lines()),
             ("samples", self._samples()),
             ("steps", self._steps()),
             *(("warning", text) for text in self.warnings),
@@ -65,8 +101,16 @@ def derive(config: "ExperimentConfig", sizes: "Sizes | None") -> Derived:
         ConfigError: the batch sizes do not work out, or an epoch has no step.
     """
     batch, has_lr = batch_sizes(config), not uses_own_optimizer(config)
-    each = None if sizes is None else _steps_per_epoch(config, batch.global_batch_size, sizes.train)
-    total, warmup = _total_steps(config, each), _warmup_steps(config, each, batch.global_batch_size)
+    largest = largest_sizes(config)
+    each = None if sizes is None else _steps_per_epoch(config, largest.global_batch_size, sizes.train)
+    scheduled = None
+    if (schedule := schedule_of(config)) is not None:
+        scheduled = ScheduledSteps(schedule, sizes.train, config.data.drop_last) if sizes is not None else None
+        each = None
+        total, warmup = _scheduled_length(config, scheduled)
+    else:
+        total, warmup = _total_steps(config, each), _warmup_steps(config, each, batch.global_batch_size)
+    samples, epochs = _samples(config, batch.global_batch_size, sizes, each, total, scheduled)
     return Derived(
         batch=batch,
         lr=config.optimizer.scaled_lr(batch.global_batch_size) if has_lr else None,
@@ -82,7 +126,54 @@ def derive(config: "ExperimentConfig", sizes: "Sizes | None") -> Derived:
             *(coded(text, "pipeline-stages-idle") for text in _idle_stages(config, batch.gradient_accumulation_steps)),
             *(coded(text, "no-effect") for text in ignored_settings(config)),
         ),
+        total_samples=samples,
+        total_epochs=epochs,
+        stages=_stages(config, scheduled, has_lr),
     )
+
+
+def _stages(config: "ExperimentConfig", scheduled: ScheduledSteps | None, has_lr: bool) -> tuple[StageValues, ...]:
+    schedule = schedule_of(config)
+    if schedule is None:
+        return ()
+    firsts = {schedule.stage_at(at.samples): at.step for at in scheduled.first_steps()} if scheduled else {}
+    return tuple(
+        StageValues(
+            samples,
+            firsts.get(index),
+            batch,
+            config.optimizer.scaled_lr(batch.global_batch_size) if has_lr else None,
+            _lr_rule(config, batch.global_batch_size) if has_lr else "",
+        )
+        for index, (samples, batch) in enumerate(zip(schedule.starts, stage_sizes(config), strict=True))
+    )
+
+
+def _scheduled_length(config: "ExperimentConfig", scheduled: ScheduledSteps | None) -> tuple[int | None, int | None]:
+    """Steps of the training and of the warmup where the batch size follows a schedule."""
+    if scheduled is None:
+        return _total_steps(config, None), config.lr_scheduler.warmup_steps
+    return scheduled.end(config.trainer).step, config.lr_scheduler.scheduled_warmup_length(scheduled)
+
+
+def _samples(
+    config: "ExperimentConfig",
+    global_batch_size: int,
+    sizes: "Sizes | None",
+    steps_per_epoch: int | None,
+    total_steps: int | None,
+    scheduled: ScheduledSteps | None,
+) -> tuple[int | None, float | None]:
+    """Samples and epochs of the whole training; None where they are not known."""
+    if scheduled is not None:
+        end = scheduled.end(config.trainer)
+        return end.samples, scheduled.epochs(end)
+    if sizes is None or steps_per_epoch is None or total_steps is None:
+        return None, None
+    epochs, rest = divmod(total_steps, steps_per_epoch)
+    per_epoch = steps_per_epoch * global_batch_size if config.data.drop_last else sizes.train
+    # a last epoch that is cut short has full batches only
+    return epochs * per_epoch + rest * global_batch_size, total_steps / steps_per_epoch
 
 
 def _steps_per_epoch(config: "ExperimentConfig", global_batch_size: int, samples: int) -> int:
@@ -93,7 +184,8 @@ def _steps_per_epoch(config: "ExperimentConfig", global_batch_size: int, samples
         if samples:
             reason += f", fewer than the global batch of {global_batch_size}, and data.drop_last leaves them out"
             hint = f"write a global batch size of {samples} at most, or drop_last: false"
-        raise ConfigError([Problem("batch", reason, GLOBAL if samples else "data", hint=hint)])
+        key = SCHEDULE if schedule_of(config) is not None else GLOBAL
+        raise ConfigError([Problem("batch", reason, key if samples else "data", hint=hint)])
     return steps
 
 

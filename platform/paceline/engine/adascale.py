@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
 from torch.optim import Optimizer
 
+from paceline.engine.batch_stages import BatchStages
 from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import StepStats
 from paceline.engine.gradient_noise import GradientNoise, Moments, StepNumbers, Weight
@@ -37,8 +38,8 @@ class AdaScale:
         self, parameters: list[nn.Parameter], base_batch_size: int, global_batch_size: int, ranks: DistContext
     ) -> None:
         self._base = base_batch_size
-        self._batch = global_batch_size
-        self._decay = max(1 - self._batch / self._base / SMOOTHING_SCALE, 0.0)
+        self.global_batch_size = global_batch_size
+        """Of the next step. The averages are those of one sample, so that another size needs no others."""
         self._noise = GradientNoise(parameters, ranks)
         self.device = ranks.device
         self._square = 0.0
@@ -46,12 +47,16 @@ class AdaScale:
         self._steps = 0
 
     @property
+    def _decay(self) -> float:
+        return max(1 - self.global_batch_size / self._base / SMOOTHING_SCALE, 0.0)
+
+    @property
     def gain(self) -> float:
         """What the base learning rate is multiplied by; 1 until something has been measured."""
         square, variance = max(self._square, 0.0), max(self._variance, 0.0)
-        below = variance / self._batch + square
+        below = variance / self.global_batch_size + square
         gain = (variance / self._base + square) / below if below > 0 else 1.0
-        lowest, highest = sorted((1.0, self._batch / self._base))
+        lowest, highest = sorted((1.0, self.global_batch_size / self._base))
         return min(max(gain, lowest), highest)
 
     def see_bucket(self, bucket: GradBucket) -> None:
@@ -112,13 +117,16 @@ class AdaScaleLR(LRPolicy):
         schedule: Schedule,
         adascale: AdaScale,
         gradient_scale: Callable[[Tensor], Tensor],
+        stages: BatchStages | None = None,
     ) -> None:
-        super().__init__(optimizer, peak_lr, schedule)
+        super().__init__(optimizer, peak_lr, schedule, stages)
         self.adascale = adascale
         self._gradient_scale = gradient_scale
 
     def lr(self, step: int, stats: StepStats) -> float:
         """The learning rate of an optimizer step, after its gain was measured."""
+        if self.stages is not None:
+            self.adascale.global_batch_size = self.stages.global_batch_size
         one = torch.ones((), device=self.adascale.device)
         scale = self._gradient_scale(one)
         gain = self.adascale.measure(stats.samples, stats.weights, scale, stats.weight_per_sample)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.lightning import HINT, has_other_task
 from paceline.data.base import DataConfig
@@ -15,17 +16,18 @@ from paceline.engine.build_callbacks import named_callbacks, set_up_callbacks
 from paceline.engine.build_checkpointer import build_checkpointer, continue_if_extended, find_newest, resume
 from paceline.engine.build_data import build_data, name_of
 from paceline.engine.build_optimizer import build_optimizer, first_lr, optimizer_text, report_untrained
-from paceline.engine.build_step import build_step
+from paceline.engine.build_step import build_stages, build_step
 from paceline.engine.build_strategy import build_strategy
 from paceline.engine.build_task import build_task, settle_sizes
 from paceline.engine.checkpoint import CheckpointStore
 from paceline.engine.compile_trial import try_compilation
+from paceline.engine.data_stream import DataStream
 from paceline.engine.dataset_identity import DataRecord, identities, read_contents
 from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import Evaluator
 from paceline.engine.initial_weights import load_initial_weights
-from paceline.engine.length_change import build_schedule, length_change, plan_values
+from paceline.engine.length_change import length_change, plan_values
 from paceline.engine.loop_context import LoopContext
 from paceline.engine.meter import Meter
 from paceline.engine.metric_logger import MetricLogger
@@ -38,6 +40,7 @@ from paceline.engine.rungs import Rungs, RungStopper
 from paceline.engine.seeding import draws_only_from_torch
 from paceline.engine.state import TrainState, weights_sha256
 from paceline.engine.trainer import Trainer
+from paceline.lr_schedulers.base import LRSchedulerConfig
 
 
 def build_trainer(
@@ -96,13 +99,16 @@ def build_trainer(
     sets = DataConfig.of(config.data).sets()
     contents = read_contents(sets.roles, config.data.num_workers, checkpoints is not None) if ranks.is_first else None
     data, validation_loaders = build_data(config, sets, sizes, precision, strategy, task)
-    plan = TrainPlan(config.trainer, config.checkpoint, data.steps_per_epoch)
-    schedule = build_schedule(config, plan.total_steps, plan.steps_per_epoch, sizes.global_batch_size)
+    plan = TrainPlan(config.trainer, config.checkpoint, data.steps_per_epoch, data.scheduled)
+    warmup_steps = _warmup_steps(config, data, sizes)
+    scheduler = LRSchedulerConfig.of(config.lr_scheduler)
+    schedule = scheduler.build(plan.total_steps, warmup_steps, plan.steps_per_epoch)
     peak_lr = first_lr(task, optimizer, scaled_lr)
+    stages = build_stages(config, state, data.scheduled, peak_lr)
     named = dict(named_callbacks(config))
     only_torch = draws_only_from_torch(config, task, optimizer, named.values())
     step, components = build_step(
-        config, model, state, strategy, sizes, schedule, peak_lr, only_torch, warn_of("powersgd-restarted")
+        config, model, state, strategy, sizes, schedule, peak_lr, stages, only_torch, warn_of("powersgd-restarted")
     )
 
     record = DataRecord(config, contents) if contents is not None else None
@@ -164,7 +170,8 @@ def build_trainer(
         if newest is not None:
             values = resume(trainer, newest)
             was_stopped_early = continue_if_extended(state, extended_from_step)
-            change = length_change(config, plan, values, peak_lr, sizes.global_batch_size, was_stopped_early)
+            lr_at = stages.peak_lr_at if stages is not None else lambda step: peak_lr
+            change = length_change(config, plan, values, lr_at, warmup_steps, was_stopped_early)
             if change is not None and ranks.is_first:
                 text = change.text(config.lr_scheduler.describe())
                 reporter.event("length", **asdict(change), text=text)
@@ -173,3 +180,9 @@ def build_trainer(
             trainer.close()
         raise
     return trainer
+
+
+def _warmup_steps(config: ExperimentConfig, data: DataStream, sizes: BatchSizes) -> int:
+    if data.scheduled is not None:
+        return config.lr_scheduler.scheduled_warmup_length(data.scheduled)
+    return config.lr_scheduler.warmup_length(data.steps_per_epoch, sizes.global_batch_size)

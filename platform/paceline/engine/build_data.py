@@ -5,7 +5,8 @@ from typing import Any
 import torch
 
 from paceline.config.base import Component
-from paceline.config.batch_sizes import BatchSizes
+from paceline.config.batch_size_schedule import SCHEDULE, ScheduledSteps
+from paceline.config.batch_sizes import GLOBAL, BatchSizes, schedule_of, stage_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported, path_of
 from paceline.config.steps import epoch_steps
@@ -111,6 +112,7 @@ def require_streamable(config: ExperimentConfig) -> None:
         ("lr_scheduler.warmup_epochs", bool(config.lr_scheduler.warmup_epochs), "needs the length of the training set"),
         ("data.cache", config.data.cache != "none", "needs samples by index"),
         ("data.micro_batch_size", config.data.micro_batch_size == "max", "needs samples by index"),
+        (SCHEDULE, schedule_of(config) is not None, "needs the length of the training set"),
         ("scaling.min_workers", config.scaling.is_elastic, "needs samples by index"),
         ("parallel.strategy", config.parallel.strategy == "pipeline", "pipeline needs samples by index"),
     ]
@@ -155,6 +157,7 @@ def build_order(
         TrainingError: not one global batch can be made.
     """
     samples = samples if sampler is None else len(sampler)
+    schedule, stages = schedule_of(config), stage_sizes(config, strategy.ranks.world_size)
     order = DataOrder(
         samples=samples,
         sampler=sampler,
@@ -166,8 +169,10 @@ def build_order(
         shuffle=config.data.shuffle,
         drop_last=config.data.drop_last,
         is_lockstep=is_lockstep,
+        scheduled=ScheduledSteps(schedule, samples, config.data.drop_last) if schedule is not None else None,
+        stage_micro_batch_sizes=tuple(each.micro_batch_size for each in stages),
     )
-    require_steps(config, samples, sizes.global_batch_size)
+    require_steps(config, samples, max([sizes, *stages], key=lambda each: each.global_batch_size).global_batch_size)
     return order
 
 
@@ -178,7 +183,8 @@ def require_steps(config: ExperimentConfig, samples: int, global_batch_size: int
         TrainingError: not one global batch can be made.
     """
     if not epoch_steps(samples, global_batch_size, config.data.drop_last):
-        hint = f"set data.global_batch_size to {samples} or less, or drop_last to false" if samples else "add some"
+        key = GLOBAL if schedule_of(config) is None else SCHEDULE
+        hint = f"set {key} to {samples} or less, or drop_last to false" if samples else "add some"
         raise TrainingError(
             f"{chosen('data', config.data)}: {samples} training samples make no global batch of "
             f"{global_batch_size}; {hint}",

@@ -5,9 +5,11 @@ from functools import partial
 
 from torch import nn
 
-from paceline.config.batch_sizes import BatchSizes
+from paceline.config.batch_size_schedule import ScheduledSteps
+from paceline.config.batch_sizes import BatchSizes, stage_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.adascale import AdaScale, AdaScaleLR
+from paceline.engine.batch_stages import BatchStages
 from paceline.engine.comm_hooks import build_compression, build_powersgd
 from paceline.engine.ddp import hook_into_exchange
 from paceline.engine.dist_context import DistContext
@@ -34,6 +36,7 @@ def build_step(
     sizes: BatchSizes,
     schedule: Schedule,
     peak_lr: float,
+    stages: BatchStages | None,
     only_torch: bool,
     warn: Callable[[str], None],
 ) -> tuple[TrainStep | ManualStep, dict[str, Stateful]]:
@@ -41,6 +44,7 @@ def build_step(
 
     Args:
         peak_lr: learning rate at which `schedule` is 1.
+        stages: of a batch-size schedule, whose learning rates take the place of `peak_lr`.
         only_torch: no generator but torch's is drawn from.
         warn: reports that PowerSGD has started again.
 
@@ -60,9 +64,9 @@ def build_step(
         "noise_scale": noise_scale,
         "powersgd": powersgd,
     }
-    lr = build_lr(state, peak_lr, schedule, adascale)
+    lr = build_lr(state, peak_lr, schedule, adascale, stages)
     seeds_of = partial(StepSeeds, config.seed, only_torch=only_torch)
-    contract = WeightContract(task, state.precision, ranks.device, is_whole=may_evaluate_alike(strategy, sizes))
+    contract = WeightContract(task, state.precision, ranks.device, is_whole=may_evaluate_alike(config, strategy, sizes))
     step: TrainStep | ManualStep
     if task.automatic_optimization:
         forward_backward = strategy.forward_backward(model, state.precision, running, seeds_of, observer)
@@ -102,17 +106,36 @@ def build_noise_scale(config: ExperimentConfig, state: TrainState, ranks: DistCo
     return NoiseScale(state.trainable, ranks, config.trainer.noise_scale_every_n_steps, state.precision.scale)
 
 
-def build_lr(state: TrainState, peak_lr: float, schedule: Schedule, adascale: AdaScale | None) -> LRPolicy:
+def build_lr(
+    state: TrainState, peak_lr: float, schedule: Schedule, adascale: AdaScale | None, stages: BatchStages | None
+) -> LRPolicy:
     """Return the learning rate of each step."""
     if adascale is None:
-        return LRPolicy(state.optimizer, peak_lr, schedule)
-    return AdaScaleLR(state.optimizer, peak_lr, schedule, adascale, state.precision.scale)
+        return LRPolicy(state.optimizer, peak_lr, schedule, stages)
+    return AdaScaleLR(state.optimizer, peak_lr, schedule, adascale, state.precision.scale, stages)
 
 
-def may_evaluate_alike(strategy: Strategy, sizes: BatchSizes) -> bool:
+def build_stages(
+    config: ExperimentConfig, state: TrainState, scheduled: ScheduledSteps | None, peak_lr: float
+) -> BatchStages | None:
+    """Return the stages of a batch-size schedule, if there is one.
+
+    Args:
+        peak_lr: of all stages where the task made the optimizer itself.
+    """
+    if scheduled is None:
+        return None
+    own = state.task.builds_optimizers
+    sizes = scheduled.schedule.sizes
+    return BatchStages(scheduled, state, [peak_lr if own else config.optimizer.scaled_lr(size) for size in sizes])
+
+
+def may_evaluate_alike(config: ExperimentConfig, strategy: Strategy, sizes: BatchSizes) -> bool:
     """True if every rank holds the whole task and can halve its first micro-batch.
 
     A model may communicate in its forward pass, so that all ranks evaluate it equally often or not at all.
     """
-    least = min(sizes.global_batch_size // strategy.data_ranks.world_size, sizes.micro_batch_size)
+    world_size = strategy.data_ranks.world_size
+    all_sizes = [sizes, *stage_sizes(config, strategy.ranks.world_size)]
+    least = min(min(each.global_batch_size // world_size, each.micro_batch_size) for each in all_sizes)
     return not strategy.layout.is_spread and least >= 2

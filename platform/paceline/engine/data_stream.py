@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from paceline.config.batch_size_schedule import ScheduledSteps
 from paceline.engine.loading import BatchLoader
 from paceline.engine.order import DataOrder, MicroBatch
 from paceline.engine.state import Position
@@ -18,6 +19,10 @@ class DataStream(Protocol):
     @property
     def samples_per_epoch(self) -> float:
         """Samples of a pass over the data that are trained on; infinite where that is not known."""
+
+    @property
+    def scheduled(self) -> ScheduledSteps | None:
+        """The steps where the batch size follows a schedule; None for one batch size."""
 
     @property
     def wait_seconds(self) -> float:
@@ -55,6 +60,11 @@ class MapStyleStream:
         return self.order.samples_per_epoch
 
     @property
+    def scheduled(self) -> ScheduledSteps | None:
+        """The steps where the batch size follows a schedule."""
+        return self.order.scheduled
+
+    @property
     def wait_seconds(self) -> float:
         """Time spent waiting for data since the start, in seconds."""
         return self.loader.wait_seconds
@@ -66,8 +76,8 @@ class MapStyleStream:
 
     def batches(self, position: Position) -> Iterator[tuple[MicroBatch, Any]]:
         """Micro-batches from a position to the end of its epoch."""
-        first_step = position.epoch_samples // self.order.global_batch_size
-        return self.loader.load(position.epoch, self.order.micro_batches(position.epoch, first_step))
+        order = self.order.micro_batches(position.epoch, position.epoch_samples, position.samples)
+        return self.loader.load(position.epoch, order)
 
     def epochs(self, samples: int) -> float:
         """Number of passes over the data set that so many samples are."""

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, get_worker_info
 
 from paceline._compat.torch import end_loader_processes
+from paceline.config.batch_size_schedule import ScheduledSteps
 from paceline.engine.dist_context import DistContext
 from paceline.engine.loading import Transfer, ignore_interrupts, keep_as_is
 from paceline.engine.order import MicroBatch, mix
@@ -153,6 +154,7 @@ class IterableStream:
         self.steps_per_epoch = max_steps
         """Optimizer steps of the training: how many a pass over the stream takes is not known."""
         self.samples_per_epoch = float("inf")
+        self.scheduled: ScheduledSteps | None = None
         self.wait_seconds = 0.0
         own: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
         self._shards = _Shards(dataset, collate or own, micro_batch_size, seed, ranks)

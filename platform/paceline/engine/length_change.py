@@ -1,12 +1,12 @@
 """A run that is resumed with another length: what that means for its learning rates."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.plan import TrainPlan
-from paceline.lr_schedulers.base import LRSchedulerConfig, Schedule
+from paceline.lr_schedulers.base import LRSchedulerConfig
 
 KEY = "plan"
 """Of what `state.json` keeps: the plan that the run was trained by."""
@@ -61,22 +61,23 @@ def length_change(
     config: ExperimentConfig,
     plan: TrainPlan,
     values: Mapping[str, Any],
-    peak_lr: float,
-    global_batch_size: int,
+    lr_at: Callable[[int], float],
+    warmup_steps: int,
     was_stopped_early: bool = False,
 ) -> LengthChange | None:
     """Compare the plan with the one that a checkpoint was trained by; None if there is nothing to tell.
 
     Args:
         values: of the checkpoint.
-        peak_lr: the learning rate that the schedule's factors multiply.
+        lr_at: the learning rate that the schedule's factors multiply, by the step.
     """
     before = values.get(KEY)
     if before is None or (before["total_steps"] == plan.total_steps and not was_stopped_early):
         return None
     step = int(values["position"]["step"])
-    old = build_schedule(config, before["total_steps"], before["steps_per_epoch"], global_batch_size)
-    new = build_schedule(config, plan.total_steps, plan.steps_per_epoch, global_batch_size)
+    scheduler = LRSchedulerConfig.of(config.lr_scheduler)
+    old = scheduler.build(before["total_steps"], warmup_steps, before["steps_per_epoch"])
+    new = scheduler.build(plan.total_steps, warmup_steps, plan.steps_per_epoch)
     stride = max(1, step // LOOKED_AT)
     steps = {*range(0, step, stride), *range(max(0, step - 2), step)}
     return LengthChange(
@@ -84,15 +85,7 @@ def length_change(
         before["total_steps"],
         plan.total_steps,
         all(old(each) == new(each) for each in steps),
-        peak_lr * old(max(step - 1, 0)),
-        peak_lr * new(step),
+        lr_at(max(step - 1, 0)) * old(max(step - 1, 0)),
+        lr_at(step) * new(step),
         was_stopped_early,
     )
-
-
-def build_schedule(
-    config: ExperimentConfig, total_steps: int, steps_per_epoch: int, global_batch_size: int
-) -> Schedule:
-    """The learning rate's factor at each step of a training of some length."""
-    warmup = config.lr_scheduler.warmup_length(steps_per_epoch, global_batch_size)
-    return LRSchedulerConfig.of(config.lr_scheduler).build(total_steps, warmup, steps_per_epoch)

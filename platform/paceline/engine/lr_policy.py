@@ -7,6 +7,7 @@ from torch.optim import Optimizer
 from paceline.lr_schedulers.base import Schedule
 
 if TYPE_CHECKING:
+    from paceline.engine.batch_stages import BatchStages
     from paceline.engine.forward_backward import StepStats
 
 
@@ -17,13 +18,18 @@ class LRPolicy:
         optimizer: just built; its groups' learning rates set the ratios.
         peak_lr: the learning rate that the optimizer was built with, above 0.
         schedule: factor of the peak at each step.
+        stages: give the peak where the batch size follows a schedule.
     """
 
-    def __init__(self, optimizer: Optimizer, peak_lr: float, schedule: Schedule) -> None:
+    def __init__(
+        self, optimizer: Optimizer, peak_lr: float, schedule: Schedule, stages: "BatchStages | None" = None
+    ) -> None:
         self.peak_lr = peak_lr
         self.schedule = schedule
         self.current = peak_lr
         """The learning rate of the newest step, for a group with ratio 1."""
+        self.stages = stages
+        self._global_batch_size = 0
         self._optimizer = optimizer
         self._ratios = [float(group["lr"]) / peak_lr for group in optimizer.param_groups]
 
@@ -34,14 +40,18 @@ class LRPolicy:
             step: counted from 0.
             stats: of the step's forward and backward passes, which are done.
         """
-        return self.peak_lr * self.schedule(step)
+        peak_lr = self.peak_lr if self.stages is None else self.stages.peak_lr
+        return peak_lr * self.schedule(step)
 
     def apply(self, step: int, stats: "StepStats") -> None:
         """Set the learning rate of every parameter group. Every rank must call it."""
         self.current = self.lr(step, stats)
+        if self.stages is not None:
+            self._global_batch_size = self.stages.global_batch_size
         for group, ratio in zip(self._optimizer.param_groups, self._ratios, strict=True):
             group["lr"] = self.current * ratio
 
     def metrics(self) -> dict[str, float]:
         """Metrics for the log."""
-        return {"lr": float(self.current)}
+        of_stage = {} if self.stages is None else {"global_batch_size": float(self._global_batch_size)}
+        return {"lr": float(self.current), **of_stage}

@@ -185,7 +185,9 @@ def require_plain(config: ExperimentConfig, sizes: BatchSizes | None) -> None:
     Raises:
         ConfigError: it does.
     """
-    count = sizes.gradient_accumulation_steps if sizes is not None else accumulation(config)
+    count = accumulation(config)
+    if sizes is not None:
+        count = max(sizes.gradient_accumulation_steps, count or 1)
     wrong = [
         (config.trainer.precision == "16-mixed", "trainer.precision", "bf16-mixed"),
         (config.parallel.strategy != "ddp", "parallel.strategy", "ddp"),

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from paceline.config.batch_size_schedule import ScheduledSteps
 from paceline.config.steps import epoch_steps
 from paceline.errors import UnusableCode
 
@@ -70,19 +71,27 @@ class DataOrder:
     """Gives the ids of an epoch in place of a permutation, `samples` of them; seeded for each epoch."""
     is_lockstep: bool = False
     """Whether all ranks take equally many micro batches, since each forward pass is a collective operation."""
+    scheduled: ScheduledSteps | None = None
+    """The steps where the global batch size follows a schedule, of whose first stage `global_batch_size` is."""
+    stage_micro_batch_sizes: tuple[int, ...] = ()
+    """Of each stage of that schedule."""
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of one epoch."""
+        """Optimizer steps of one epoch; with a schedule of the first one."""
+        if self.scheduled is not None:
+            return self.scheduled.after(epochs=1).step
         return epoch_steps(self.samples, self.global_batch_size, self.drop_last)
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples that an epoch consumes: a short last batch may be dropped."""
+        """Samples that an epoch consumes: a short last batch may be dropped. With a schedule, the most."""
+        if self.scheduled is not None:
+            return self.samples
         return min(self.steps_per_epoch * self.global_batch_size, self.samples)
 
     @property
-    def identity(self) -> dict[str, int | bool | str]:
+    def identity(self) -> dict[str, Any]:
         """What a position in the order means nothing without."""
         return {
             "samples": self.samples,
@@ -91,7 +100,14 @@ class DataOrder:
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
             **({} if self.sampler is None else {"sampler": type(self.sampler).__name__}),
+            **self._schedule_identity(),
         }
+
+    def _schedule_identity(self) -> dict[str, Any]:
+        if self.scheduled is None:
+            return {}
+        schedule = self.scheduled.schedule
+        return {"batch_size_schedule": [list(each) for each in zip(schedule.starts, schedule.sizes, strict=True)]}
 
     def epochs(self, samples: int) -> float:
         """Passes over the data set that so many samples are, with a fraction."""
@@ -100,7 +116,10 @@ class DataOrder:
     def step_ids(self, epoch: int, step: int) -> torch.Tensor:
         """Ids of the global batch at `step` of the epoch: int64, shape [<= global_batch_size]."""
         start = step * self.global_batch_size
-        stop = min(start + self.global_batch_size, self.samples)
+        return self.ids_between(epoch, start, min(start + self.global_batch_size, self.samples))
+
+    def ids_between(self, epoch: int, start: int, stop: int) -> torch.Tensor:
+        """Ids of some consecutive samples of the epoch: int64, shape [stop - start]."""
         if self.sampler is not None:
             return self._sampled(epoch)[start:stop]
         if not self.shuffle:
@@ -135,33 +154,47 @@ class DataOrder:
 
     def step_micro_batches(self, epoch: int, step: int) -> list[MicroBatch]:
         """This rank's share of the global batch at `step`, cut into micro batches; at least one."""
-        ids = self.step_ids(epoch, step)
+        return self._cut(self.step_ids(epoch, step), self.micro_batch_size, step + 1 == self.steps_per_epoch)
+
+    def _cut(self, ids: torch.Tensor, micro_batch_size: int, ends_epoch: bool) -> list[MicroBatch]:
         samples = ids.numel()  # `len` of a tensor takes ten times as long
         share = ids.tensor_split(self.world_size)[self.rank] if self.world_size > 1 else ids
         mine = share.numel()
-        ends_epoch = step + 1 == self.steps_per_epoch
         if self.is_lockstep and self.world_size > 1:
-            return self._in_lockstep(torch.split(share, self.micro_batch_size), ids, ends_epoch)
+            return self._in_lockstep(torch.split(share, micro_batch_size), ids, micro_batch_size, ends_epoch)
         if not mine:
             return [MicroBatch(ids[:1], samples, True, ends_epoch, counts=False)]
-        if mine <= self.micro_batch_size:
+        if mine <= micro_batch_size:
             return [MicroBatch(share, samples, True, ends_epoch)]
-        parts = torch.split(share, self.micro_batch_size)
+        parts = torch.split(share, micro_batch_size)
         return [MicroBatch(part, samples, part is parts[-1], ends_epoch) for part in parts]
 
-    def _in_lockstep(self, parts: Sequence[torch.Tensor], ids: torch.Tensor, ends_epoch: bool) -> list[MicroBatch]:
+    def _in_lockstep(
+        self, parts: Sequence[torch.Tensor], ids: torch.Tensor, micro_batch_size: int, ends_epoch: bool
+    ) -> list[MicroBatch]:
         """As many micro-batches as the other ranks have, the missing ones as padding that does not count."""
         samples = ids.numel()
-        count = _passes(samples, self.world_size, self.micro_batch_size)
+        count = _passes(samples, self.world_size, micro_batch_size)
         own = [part for part in parts if len(part)]
         return [
             MicroBatch(part, samples, index == count - 1, ends_epoch, counts=index < len(own))
             for index, part in enumerate([*own, *[ids[:1]] * (count - len(own))])
         ]
 
-    def micro_batches(self, epoch: int, first_step: int) -> Iterator[MicroBatch]:
-        """This rank's micro batches from a step to the end of the epoch."""
-        for step in range(first_step, self.steps_per_epoch):
+    def micro_batches(self, epoch: int, epoch_samples: int = 0, samples: int = 0) -> Iterator[MicroBatch]:
+        """This rank's micro batches from a sample to the end of the epoch.
+
+        Args:
+            epoch_samples: trained on in the epoch so far.
+            samples: trained on since the start, which decides on the stage of a schedule.
+        """
+        if self.scheduled is not None:
+            for start, stop, stage, ends_epoch in self.scheduled.batches(epoch_samples, samples):
+                yield from self._cut(
+                    self.ids_between(epoch, start, stop), self.stage_micro_batch_sizes[stage], ends_epoch
+                )
+            return
+        for step in range(epoch_samples // self.global_batch_size, self.steps_per_epoch):
             yield from self.step_micro_batches(epoch, step)
 
 

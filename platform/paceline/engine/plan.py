@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+from paceline.config.batch_size_schedule import ScheduledSteps
 from paceline.config.sections import CheckpointConfig, TrainerConfig
 from paceline.config.steps import training_steps
 from paceline.engine.state import Position
@@ -15,10 +16,14 @@ class TrainPlan:
     trainer: TrainerConfig
     checkpoint: CheckpointConfig
     steps_per_epoch: int
+    scheduled: ScheduledSteps | None = None
+    """The steps where the batch size follows a schedule."""
 
     @cached_property
     def total_steps(self) -> int:
         """Optimizer steps of the whole training."""
+        if self.scheduled is not None:
+            return self.scheduled.end(self.trainer).step
         return training_steps(self.trainer, self.steps_per_epoch)
 
     def is_over(self, position: Position) -> bool:

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.batch_size_schedule import ScheduledSteps
+from paceline.config.batch_sizes import BatchSizes, batch_sizes, largest_sizes, schedule_of
 from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.steps import epoch_steps, training_steps
@@ -48,7 +49,8 @@ class Subject:
 
     @property
     def settled_sizes(self) -> BatchSizes | None:
-        """The batch sizes; None while `micro_batch_size: max` leaves them open."""
+        """The batch sizes, of a schedule those of its first stage; None while `micro_batch_size: max` leaves them
+        open."""
         found = batch_sizes(self.config)
         return found if isinstance(found, BatchSizes) else None
 
@@ -59,8 +61,8 @@ class Subject:
 
     @property
     def global_batch(self) -> int:
-        """Samples of one optimizer step."""
-        return batch_sizes(self.config).global_batch_size
+        """Samples of one optimizer step; of a schedule, the most."""
+        return largest_sizes(self.config).global_batch_size
 
     @property
     def growth(self) -> float:
@@ -87,6 +89,9 @@ class Subject:
         """Optimizer steps of the whole training, where it is known."""
         if self.sizes is None:
             return self.config.trainer.max_steps
+        if (schedule := schedule_of(self.config)) is not None:
+            steps = ScheduledSteps(schedule, self.sizes.train, self.config.data.drop_last)
+            return steps.end(self.config.trainer).step
         each = epoch_steps(self.sizes.train, self.global_batch, self.config.data.drop_last)
         return training_steps(self.config.trainer, each)
 

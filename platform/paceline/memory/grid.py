@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes, batch_sizes
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes, batch_sizes, largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import ConfigWarning
 from paceline.errors import ConfigError
@@ -42,15 +42,15 @@ def changed(config: ExperimentConfig, overrides: Overrides) -> ExperimentConfig 
         warnings.simplefilter("ignore", ConfigWarning)
         try:
             made = config.with_overrides(overrides)
-            batch_sizes(made)
+            largest_sizes(made)
         except ConfigError:
             return None
     return made
 
 
 def micro_batch_sizes(config: ExperimentConfig) -> list[int]:
-    """The config's own and some that divide a worker's share of the global batch, the largest first."""
-    sizes = batch_sizes(config)
+    """The config's own and some that divide a worker's share of the (largest) global batch, the largest first."""
+    sizes = largest_sizes(config)
     share = sizes.global_batch_size // sizes.world_size
     own = [sizes.micro_batch_size] if isinstance(sizes, BatchSizes) else []
     return sorted({*own, *_halves(share)}, reverse=True)
@@ -70,6 +70,6 @@ def _fixed(config: ExperimentConfig) -> Overrides:
     fixed: Overrides = {}
     if config.trainer.gradient_accumulation_steps != "auto":
         fixed[ACCUMULATION] = "auto"
-    if config.data.global_batch_size is None:
+    if config.data.global_batch_size is None and config.data.batch_size_schedule is None:
         fixed[GLOBAL] = batch_sizes(config).global_batch_size
     return fixed

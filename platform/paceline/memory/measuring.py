@@ -107,7 +107,7 @@ class _Steps:
 
     def _all_batches(self) -> Iterator[Any]:
         for epoch in range(10**9):
-            yield from self.trainer.map_style.loader.load(epoch, self.trainer.map_style.order.micro_batches(epoch, 0))
+            yield from self.trainer.map_style.loader.load(epoch, self.trainer.map_style.order.micro_batches(epoch))
 
 
 def _bytes(tensors: list[Any], layout: Any) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.cluster.preflight import local_resources, needs_gpu, uses_gpu
 from paceline.cluster.user_code import with_objects
-from paceline.config.batch_sizes import MICRO, OpenBatchSizes, batch_sizes
+from paceline.config.batch_sizes import MICRO, OpenBatchSizes, largest_sizes
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
@@ -179,7 +179,7 @@ def _planned(
         **found["facts"],
         peak_memory_bytes=peak,
         memory=first["memory"],
-        micro_batch_size=batch_sizes(config).micro_batch_size or own[MICRO],
+        micro_batch_size=largest_sizes(config).micro_batch_size or own[MICRO],
         device="cuda" if on_cuda else "cpu",
         device_memory_bytes=limit,
         fits=None if limit is None else peak <= limit,
@@ -198,7 +198,7 @@ def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
 
 def _own(config: ExperimentConfig) -> Overrides:
     """With `micro_batch_size: max`, a worker's whole share: the most that it can come to."""
-    sizes = batch_sizes(config)
+    sizes = largest_sizes(config)
     if isinstance(sizes, OpenBatchSizes):
         return {MICRO: sizes.global_batch_size // sizes.world_size}
     return {}

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.config.batch_sizes import BatchSizes, batch_sizes
+from paceline.config.batch_sizes import BatchSizes, largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, PacelineError, coded, text_of
 from paceline.memory.kernels import Kernels
@@ -14,7 +14,10 @@ from paceline.memory.sharing import share
 from paceline.memory.timeline import Growing, Role, Timeline
 from paceline.memory.tracing import BatchMaker, How, Step, count_flops, count_parameters, gathered_bytes, trace
 
-BATCHING = {"global_batch_size", "micro_batch_size", "num_workers", "pin_memory", "prefetch_factor"}
+BATCHING = {
+    *("global_batch_size", "micro_batch_size", "batch_size_schedule"),
+    *("num_workers", "pin_memory", "prefetch_factor"),
+}
 LENGTH = {"epochs", "max_steps", "log_every_n_steps", "evaluate_every_n_steps", "evaluate_every_n_epochs"}
 """Fields of `trainer` that change no step; whatever else there is may change what a step takes."""
 MACHINE = {"gradient_accumulation_steps", "deterministic", "cudnn_benchmark", "cudnn_allow_tf32"}
@@ -172,7 +175,7 @@ class Predictor:
 
 
 def _sizes(config: ExperimentConfig) -> BatchSizes:
-    sizes = batch_sizes(config)
+    sizes = largest_sizes(config)
     if isinstance(sizes, BatchSizes):
         return sizes
     return sizes.settled(-(-sizes.global_batch_size // sizes.world_size))

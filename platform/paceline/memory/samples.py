@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from paceline.config.batch_sizes import batch_sizes
+from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
 from paceline.engine.batches import map_tensors, tensors_in
@@ -31,7 +31,7 @@ class Samples:
         self._fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
         self.samples = len(self._fetcher)
         self._micro_batch = _micro_batch(config)
-        require_steps(config, self.samples, batch_sizes(config).global_batch_size)
+        require_steps(config, self.samples, largest_sizes(config).global_batch_size)
 
     def real(self, size: int) -> Any:
         """A batch of `size` samples, some of them more than once where there are fewer."""
@@ -78,7 +78,7 @@ class Samples:
 
 
 def _micro_batch(config: ExperimentConfig) -> int:
-    sizes = batch_sizes(config)
+    sizes = largest_sizes(config)
     return sizes.micro_batch_size or -(-sizes.global_batch_size // sizes.world_size)
 
 

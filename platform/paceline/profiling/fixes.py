@@ -6,7 +6,7 @@ from math import ceil
 from statistics import median
 from typing import Any
 
-from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes, batch_sizes
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes, batch_sizes, schedule_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError
 from paceline.profiling.parts import COMMUNICATION, DATA, LOGGING, TRANSFER, StepSplit, fixed_seconds
@@ -83,7 +83,7 @@ def _loaders(split: StepSplit, config: ExperimentConfig) -> tuple[int, int]:
 
 def _small_batch(split: StepSplit, config: ExperimentConfig, larger: StepSplit | None) -> Iterator[Fix]:
     sizes, fixed = batch_sizes(config), fixed_seconds(split, larger)
-    if not isinstance(sizes, BatchSizes) or fixed is None:
+    if not isinstance(sizes, BatchSizes) or fixed is None or schedule_of(config) is not None:
         return
     times = _times(fixed, split.compute_seconds - fixed, MOST_TIMES)
     merged = _divisor(sizes.gradient_accumulation_steps, times)
@@ -128,7 +128,7 @@ def _learning_rate(config: ExperimentConfig, sizes: BatchSizes) -> tuple[dict[st
 
 def _communication(split: StepSplit, config: ExperimentConfig, larger: StepSplit | None) -> Iterator[Fix]:
     sizes = batch_sizes(config)
-    if isinstance(sizes, BatchSizes):
+    if isinstance(sizes, BatchSizes) and schedule_of(config) is None:
         exchange = split.median(COMMUNICATION)
         rest = median(each.step_seconds for each in split.ranks) - exchange
         times = _times(exchange, rest, MOST_TIMES)

@@ -38,7 +38,15 @@ SOURCE_LENGTH = 65_535
 """MLflow's limit for the text that says where the data come from, in characters."""
 _CONTEXT = "mlflow.data.context"
 LOADING = (
-    *("global_batch_size", "micro_batch_size", "shuffle", "drop_last", "num_workers", "pin_memory"),
+    *(
+        "global_batch_size",
+        "micro_batch_size",
+        "batch_size_schedule",
+        "shuffle",
+        "drop_last",
+        "num_workers",
+        "pin_memory",
+    ),
     *("prefetch_factor", "persistent_workers", "cache"),
 )
 """Keys of the section `data` that say how samples are loaded, and not which ones."""

@@ -17,6 +17,9 @@ VAL_ACCURACY = "val/accuracy"
 LR = "lr"
 """Learning rate of the optimizer step."""
 
+GLOBAL_BATCH_SIZE = "global_batch_size"
+"""Global batch size of the optimizer step's stage, in samples; only with `data.batch_size_schedule`."""
+
 ADASCALE_GAIN = "adascale_gain"
 """Factor of the schedule's learning rate at the optimizer step; only with `lr_scaling: adascale`."""
 

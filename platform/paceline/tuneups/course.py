@@ -180,7 +180,8 @@ class TuneupCourse:
     def _training_seconds(self, facts: TuneupFacts) -> float:
         """Return the expected seconds of a training of the baseline, by its steps; 0 where that is not known."""
         plan = derive(self._config, Sizes(facts.train_samples, facts.validation_samples))
-        return self._splits.seconds_per_sample * plan.batch.global_batch_size * (plan.total_steps or 0)
+        samples = plan.total_samples if plan.stages else plan.batch.global_batch_size * (plan.total_steps or 0)
+        return self._splits.seconds_per_sample * (samples or 0)
 
     def _measure_alone(self, techniques: Sequence[Technique]) -> list[Technique]:
         """Screen each technique against the baseline; returns those that were worth it."""

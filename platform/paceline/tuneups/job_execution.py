@@ -10,7 +10,7 @@ import torch
 from paceline._compat.torch import BatchNormBase
 from paceline.bench.stepper import ENDLESS, Quiet
 from paceline.bench.surroundings import surroundings
-from paceline.config.derived import derive
+from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
 from paceline.engine.blocks import find_blocks
@@ -102,7 +102,8 @@ def memory(configs: Configs, options: Options, ranks: DistContext) -> Mapping[st
         return {}
     workers = max(1, config.scaling.num_workers)
     batch = max(1, batch_of(config) // workers)
-    share = config.with_overrides({"scaling.num_workers": 0, "data.global_batch_size": batch})
+    one_size = {"data.batch_size_schedule": None, "data.global_batch_size": batch}
+    share = config.with_overrides({"scaling.num_workers": 0, **one_size})
     return {"bytes": measure_peak(share, ranks.device.type == "cuda", options["timeout_seconds"])}
 
 
@@ -117,5 +118,5 @@ def predict(configs: Configs, options: Options, ranks: DistContext) -> Mapping[s
 
 
 def batch_of(config: ExperimentConfig) -> int:
-    """The global batch size of a config."""
-    return derive(config, None).batch.global_batch_size
+    """The global batch size of a config; of a schedule, the largest."""
+    return largest_sizes(config).global_batch_size

@@ -27,7 +27,12 @@ WITHIN = [1, 0.001, 0.999, 1024, 4096, 65_536, 10**6, 1e6, 10**7, 2**31 - 1, 10*
 
 ITEM = "0"
 """Part of a key that stands for the first item of a list of sections."""
-REQUIRED_IN_ITEMS = {"param_groups": {"match": "x"}}
+REQUIRED_IN_ITEMS = {
+    "param_groups": {"match": "x"},
+    "batch_size_schedule": {"samples": 0, "global_batch_size": 64},
+}
+MUST_BE_ZERO = [("data", "batch_size_schedule", ITEM, "samples")]
+"""The first stage begins there."""
 
 
 def numbers_in(cls: type[Section], key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], bool]]:
@@ -104,7 +109,7 @@ def test_any_number_is_refused_or_works(sections: dict[str, Any], key: tuple[str
 
     worked = [value for value in [*FAR_OUT, *SMALL, *WITHIN] if works(value)]
     assert not set(worked) & (set(FAR_OUT) - ({-1} if key in MAY_BE_NEGATIVE else set()))
-    assert set(worked) & set(WITHIN)
+    assert set(worked) & ({0} if key in MUST_BE_ZERO else set(WITHIN))
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "step", "warmup_stable_decay"])

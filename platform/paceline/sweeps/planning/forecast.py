@@ -241,13 +241,13 @@ def _row(config: ExperimentConfig, planned: PlannedTrial, recorded: RecordedSize
     return PlannedTrialRow(
         id=planned.id,
         params=planned.params,
-        lr=derived.lr,
+        lr=max((stage.lr for stage in derived.stages if stage.lr is not None), default=derived.lr),
         lr_rule=derived.lr_rule,
         global_batch_size=derived.batch.global_batch_size,
         micro_batch_size=derived.batch.micro_batch_size,
         gradient_accumulation_steps=derived.batch.gradient_accumulation_steps,
         total_steps=derived.total_steps,
-        samples=training_samples(derived, config.data.drop_last),
+        samples=derived.total_samples,
         warnings=derived.warnings,
     )
 
@@ -259,22 +259,6 @@ def _derived(config: ExperimentConfig, recorded: RecordedSizes | None) -> Derive
         with suppress(ConfigError):  # the data may have changed since
             return derive(config, earlier)
     return derive(config, sizes)
-
-
-def training_samples(derived: Derived, drop_last: bool) -> int | None:
-    """Training samples of a whole training, each counted as often as it is used; None while their number is unknown.
-
-    Args:
-        derived: what follows from the config.
-        drop_last: whether a last batch that is not full is left out of each epoch.
-    """
-    steps, each, train = derived.total_steps, derived.steps_per_epoch, derived.train_samples
-    if steps is None or each is None or train is None:
-        return None
-    batch = derived.batch.global_batch_size
-    epochs, rest = divmod(steps, each)
-    # a last epoch that is cut short has full batches only
-    return epochs * (each * batch if drop_last else train) + rest * batch
 
 
 def _slots(section: SweepConfig, configs: Sequence[ExperimentConfig], trials: int, address: str | None) -> SlotForecast:

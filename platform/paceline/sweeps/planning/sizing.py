@@ -11,10 +11,11 @@ from paceline.cluster.final_report import read_outcome
 from paceline.cluster.placement import workers_on
 from paceline.cluster.preflight import Resources, of_fixed_size, requested, too_few_gpus, uses_gpu
 from paceline.cluster.run_folder import RunFolder
+from paceline.config.batch_size_schedule import ENDLESS, ScheduledSteps
+from paceline.config.batch_sizes import schedule_of
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.sections import TrainerConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.messages import GroupShape
@@ -77,8 +78,10 @@ def _key(planned: PlannedTrial) -> tuple[str, str]:
 def trial_length(config: ExperimentConfig, sizes: Sizes | None) -> tuple[float, float]:
     """Epochs and samples of a whole training; each infinite where it is not known."""
     derived = derive(config, sizes)
+    if derived.stages and derived.total_epochs is not None and derived.total_samples is not None:
+        return derived.total_epochs, derived.total_samples
     if derived.total_steps is None or derived.steps_per_epoch is None or derived.train_samples is None:
-        return _length_as_written(config.trainer, derived.batch.global_batch_size)
+        return _length_as_written(config, derived.batch.global_batch_size)
     epochs = derived.total_steps / derived.steps_per_epoch
     per_epoch = derived.train_samples
     if config.data.drop_last:
@@ -86,11 +89,16 @@ def trial_length(config: ExperimentConfig, sizes: Sizes | None) -> tuple[float, 
     return epochs, epochs * per_epoch
 
 
-def _length_as_written(trainer: TrainerConfig, global_batch_size: int) -> tuple[float, float]:
+def _length_as_written(config: ExperimentConfig, global_batch_size: int) -> tuple[float, float]:
     """Return the length for data of unknown size: the one of epochs and samples that alone ends a training."""
+    trainer, schedule = config.trainer, schedule_of(config)
     if trainer.max_steps is None:
         return trainer.epochs or 1, math.inf
-    return math.inf, math.inf if trainer.epochs is not None else trainer.max_steps * global_batch_size
+    if trainer.epochs is not None:
+        return math.inf, math.inf
+    if schedule is not None:
+        return math.inf, ScheduledSteps(schedule, ENDLESS, drop_last=False).after(trainer.max_steps).samples
+    return math.inf, trainer.max_steps * global_batch_size
 
 
 _EXAMPLES = {
