@@ -188,13 +188,12 @@ class JobFolder:
         """Of all files together."""
         return sum(self.files.values())
 
-    def has(self, place: Path) -> bool:
-        """Return whether a file of the folder travels."""
-        return place.relative_to(self.folder).as_posix() in self.files
-
-    def has_some_below(self, place: Path) -> bool:
-        """Return whether some file below this folder, or one in it, travels."""
-        return any((self.folder / name).is_relative_to(place) for name in self.files)
+    def leaves_out(self, place: Path) -> bool:
+        """Return True for a file or folder in the folder of which nothing travels."""
+        if not place.is_relative_to(self.folder):
+            return False
+        inside = place.relative_to(self.folder)
+        return inside.as_posix() not in self.files and not any(Path(name).is_relative_to(inside) for name in self.files)
 
     def write(self, archive: Path) -> None:
         """Write the files into a zip archive, as Ray unpacks it.

@@ -16,6 +16,7 @@ from paceline.cluster.job_package import (
     look_through,
     size_text,
 )
+from paceline.cluster.preflight import require_shared_places
 from paceline.cluster.run_folder import storage_folder, storage_of
 from paceline.cluster.user_code import Kind, modules_of_job, package_folder
 from paceline.config.derived import derive
@@ -131,19 +132,21 @@ def plan_job(
     kind = kind or kind_of(config)
     options = flags(kind) if callable(flags) else flags
     environment = job_environment(environment_file)
+    real = _real(place_of(file))
     with placing(file, overrides):
-        _raise_all(
-            lambda: _check_places(config, kind, environment),
-            lambda: _check_overrides(overrides),
-            lambda: _check_variables(config, environment),
-            lambda: _check_reach(place_of(file), config, kind, environment),
-            lambda: _check_kind(config, kind, check_sweep),
+        _raise_if_any(
+            [
+                *_lost_places(config, kind, environment),
+                *_shown_secrets(config, overrides, environment),
+                *_out_of_reach(real, config, kind, environment),
+                *_raised_by(lambda: _check_as_the_command(config, kind, check_sweep)),
+            ]
         )
     check_with_ray(environment)
     folder = look_through(environment.folder, environment.excludes)
     with placing(file, overrides):
-        _check_sent(_real(place_of(file)), config, kind, folder)
-    inside = _real(place_of(file)).relative_to(environment.folder).as_posix()
+        _raise_if_any([*_left_out(real, config, kind, folder)])
+    inside = real.relative_to(environment.folder).as_posix()
     command = ("python", "-m", "paceline", kind, inside, *overrides, *options)
     warnings = (
         *(coded(text, "data-not-sent") for text in _data_at_home(config, folder)),
@@ -152,17 +155,17 @@ def plan_job(
     return JobPlan(config, kind, command, environment, folder, look_through(package_folder()), warnings)
 
 
-def _raise_all(*checks: Callable[[], None]) -> None:
-    """Make all checks, and raise what they find together."""
-    problems: list[Problem] = []
-    for check in checks:
-        try:
-            check()
-        except ConfigError as error:
-            told = {(problem.code, problem.key, problem.place) for problem in problems}
-            problems += [each for each in error.problems if (each.code, each.key, each.place) not in told]
+def _raise_if_any(problems: Sequence[Problem]) -> None:
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError(list(dict.fromkeys(problems)))
+
+
+def _raised_by(check: Callable[[], object]) -> Sequence[Problem]:
+    try:
+        check()
+    except ConfigError as error:
+        return error.problems
+    return ()
 
 
 def kind_of(config: ExperimentConfig) -> Kind:
@@ -172,63 +175,49 @@ def kind_of(config: ExperimentConfig) -> Kind:
     return "train" if config.tuneup is None else "tuneup"
 
 
-def _check_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> None:
-    """Whether results outlive the job."""
-    from paceline.cluster.preflight import require_shared_places
-
-    _raise_all(
-        lambda: _check_storage(config, kind),
-        lambda: _check_tracking(config, environment),
-        lambda: require_shared_places(config, environment.env_vars),
+def _lost_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> Iterator[Problem]:
+    """Yield places of results that are wrong, or do not outlive the job."""
+    wrong = [*_raised_by(lambda: (storage_folder if kind == "tuneup" else storage_of)(config))]
+    if uri := config.tracking.uri or environment.env_vars.get(ENVIRONMENT_VARIABLE, "").strip():
+        tracking = config.tracking.model_copy(update={"uri": uri})
+        wrong += _raised_by(lambda: tracking_uri(tracking, environment.folder))
+    yield from wrong
+    keys = {each.key for each in wrong}
+    yield from (
+        each for each in _raised_by(lambda: require_shared_places(config, environment.env_vars)) if each.key not in keys
     )
 
 
-def _check_storage(config: ExperimentConfig, kind: Kind) -> None:
-    if kind == "tuneup":
-        storage_folder(config)
-    else:
-        storage_of(config)
+def _shown_secrets(
+    config: ExperimentConfig, overrides: Sequence[str], environment: JobEnvironment
+) -> Iterator[Problem]:
+    """Yield secrets that Ray would show to whoever may list jobs.
 
-
-def _check_tracking(config: ExperimentConfig, environment: JobEnvironment) -> None:
-    """Whether MLflow's address is one, wherever it comes from."""
-    uri = config.tracking.uri or environment.env_vars.get(ENVIRONMENT_VARIABLE, "").strip()
-    if uri:
-        tracking_uri(config.tracking.model_copy(update={"uri": uri}), environment.folder)
-
-
-def _check_overrides(overrides: Sequence[str]) -> None:
-    """Overrides stand in the job's command, which Ray shows to whoever may list jobs."""
+    Overrides are in the job's command. MLflow's address is taken along from here; the one in the user's file is theirs.
+    """
+    shown = "which Ray shows to everybody who may list jobs"
     hint = (
         "write it into the config file, which is not shown, or have your code take it from a variable of the nodes' "
         "own environment"
     )
-    reason = "is a secret, and would stand in the job's command, which Ray shows to everybody who may list jobs"
-    problems = []
     for text in overrides:
         key, value = parse_override(text)
         if redact_tree(value, key) != value or redact(text) != text:
-            problems.append(Problem("secret", reason, key, redact(place_of_override(f"{key}=...")), hint))
-    if problems:
-        raise ConfigError(problems)
-
-
-def _check_variables(config: ExperimentConfig, environment: JobEnvironment) -> None:
-    """MLflow's address is taken along from here, and must not take a password with it; the user's file may."""
+            place = redact(place_of_override(f"{key}=..."))
+            yield Problem("secret", f"is a secret, and would stand in the job's command, {shown}", key, place, hint)
     uri = environment.env_vars.get(ENVIRONMENT_VARIABLE, "")
     if ENVIRONMENT_VARIABLE in environment.taken_along and redact(uri) != uri and not config.tracking.uri:
         reason = f"{ENVIRONMENT_VARIABLE} has a password, which Ray would show to everybody who may list jobs"
         hint = "give the address without it, and MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to the nodes"
-        raise ConfigError([Problem("secret", reason, "tracking.uri", hint=hint)])
+        yield Problem("secret", reason, "tracking.uri", hint=hint)
 
 
-def _check_reach(file: Path, config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> None:
-    """Whether the config file and the modules that it names lie where the job finds them."""
-    folder, file = environment.folder, _real(file)
-    problems = []
+def _out_of_reach(file: Path, config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> Iterator[Problem]:
+    """Yield the config file, and the modules that it names, where the job does not find them."""
+    folder = environment.folder
     if not file.is_relative_to(folder):
         reason = f"is not below the working folder {folder}, which is what travels"
-        problems.append(Problem("outside-folder", reason, "", str(file), "go to a folder that holds it"))
+        yield Problem("outside-folder", reason, "", str(file), "go to a folder that holds it")
     for key, place in modules_of_job(config, kind):
         if place == package_folder() or str(place) in environment.modules:
             continue
@@ -237,16 +226,14 @@ def _check_reach(file: Path, config: ExperimentConfig, kind: Kind, environment: 
             hint += ", or name it under py_modules in the runtime environment"
         if not place.is_relative_to(folder):
             reason = f"{place} is not below the working folder {folder}, which is what travels"
-            problems.append(Problem("outside-folder", reason, key, hint=hint))
+            yield Problem("outside-folder", reason, key, hint=hint)
         elif place.parent not in (folder, file.parent) and PYTHON_PATH not in environment.env_vars:
             reason = f"{place} lies neither in the working folder nor beside the config: the job would not find it"
-            problems.append(Problem("not-importable", reason, key, hint=hint))
-    if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+            yield Problem("not-importable", reason, key, hint=hint)
 
 
-def _check_kind(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | None) -> None:
-    """What the command itself would find wrong at its start."""
+def _check_as_the_command(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | None) -> None:
+    """Check what the command itself checks at its start."""
     if kind != "sweep":
         derive(config, config.data.sizes())
         if problems := missing_in_techniques(config) if kind == "tuneup" else []:
@@ -258,32 +245,30 @@ def _check_kind(config: ExperimentConfig, kind: Kind, check_sweep: CheckSweep | 
         check_sweep(config)
 
 
-def _check_sent(file: Path, config: ExperimentConfig, kind: Kind, folder: JobFolder) -> None:
-    """Whether what the job needs is not left out by `.gitignore` and the like."""
+def _left_out(file: Path, config: ExperimentConfig, kind: Kind, folder: JobFolder) -> Iterator[Problem]:
+    """Yield files that the job needs and `.gitignore` and the like leave out."""
     hint = "take the pattern that leaves it out from .gitignore, .rayignore or excludes"
-    problems = []
     for each in read_config_file(file).chain:
         sent = _real(place_of(each.file)) if each.file is not None else file
-        if not folder.has(sent):
-            key = "" if sent == file else EXTENDS
-            problems.append(Problem("left-out", "is left out of what travels", key, str(sent), hint))
+        key = "" if sent == file else EXTENDS
+        if not sent.is_relative_to(folder.folder):
+            reason = f"is not below the working folder {folder.folder}, which is what travels"
+            yield Problem("outside-folder", reason, key, str(sent), "go to a folder that holds it")
+        elif folder.leaves_out(sent):
+            yield Problem("left-out", "is left out of what travels", key, str(sent), hint)
     for key, place in modules_of_job(config, kind):
-        inside = place.is_relative_to(folder.folder) and place != package_folder()
-        if inside and not folder.has(place) and not folder.has_some_below(place):
-            problems.append(Problem("left-out", f"{place} is left out of what travels", key, hint=hint))
-    if problems:
-        raise ConfigError(problems)
+        if place != package_folder() and folder.leaves_out(place):
+            yield Problem("left-out", f"{place} is left out of what travels", key, hint=hint)
 
 
 def _data_at_home(config: ExperimentConfig, folder: JobFolder) -> Iterator[str]:
-    """Data that are named relative to the working folder, and are left out of what travels."""
+    """Yield warnings about data that are named relative to the working folder, and do not travel."""
     for field in DATA_PLACES:
         named = getattr(config.data, field, None)
         if not isinstance(named, str) or Path(named).is_absolute():
             continue
         place = (folder.folder / named).resolve()
-        inside = place.exists() and place.is_relative_to(folder.folder)
-        if inside and not folder.has(place) and not folder.has_some_below(place):
+        if place.exists() and folder.leaves_out(place):
             yield f"data.{field}: {place} does not travel; name a place that the nodes have by its absolute path"
 
 

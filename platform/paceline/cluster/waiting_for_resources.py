@@ -185,7 +185,7 @@ def ready_to_train(config: ExperimentConfig, wait_seconds: float, listener: Stag
     use_gpu = uses_gpu(config, cluster_resources())
     check_precision(config, use_gpu, THE_CLUSTER)
     ready([request_of(config, use_gpu)], config, wait_seconds, listener)
-    return check_resources(config, cluster_resources(), THE_CLUSTER)
+    return use_gpu
 
 
 def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: float, listener: Stages) -> None:

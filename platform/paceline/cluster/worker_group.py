@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._compat.ray import start_autoscaling_coordinator, worker_output_to
+from paceline.cluster.capacity import here
 from paceline.cluster.listener import Stages
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.cluster.user_code import runtime_env
@@ -94,8 +95,8 @@ def actor_on_this_node(kind: type, **options: Any) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    return ray.remote(kind).options(num_cpus=0, scheduling_strategy=here, **options)
+    strategy = NodeAffinitySchedulingStrategy(here(), soft=False)
+    return ray.remote(kind).options(num_cpus=0, scheduling_strategy=strategy, **options)
 
 
 def dismiss(actor: Any, handles: Callable[[], Any], node: "NodeProcesses | None" = None) -> None:

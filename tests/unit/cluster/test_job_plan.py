@@ -182,6 +182,12 @@ def test_a_config_outside_the_folder_is_refused(project: Path) -> None:
     assert "outside-folder" in {problem.code for problem in problems_of(file=str(project.parent / "outside.yaml"))}
 
 
+def test_a_parent_of_the_config_outside_the_folder_is_refused(project: Path) -> None:
+    (project.parent / "base.yaml").write_text(CONFIG)
+    (project / FILE).write_text("extends: ../../base.yaml\n")
+    assert ("outside-folder", "extends") in {(problem.code, problem.key) for problem in problems_of()}
+
+
 @pytest.mark.parametrize(
     ("ignored", "override", "key"),
     [
