@@ -6,7 +6,7 @@ plan, all checks here  ->  reach the dashboard  ->  no job of this name continue
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,6 @@ from paceline.redaction import redact
 
 if TYPE_CHECKING:
     from ray.dashboard.modules.job.pydantic_models import JobDetails
-    from ray.job_submission import JobSubmissionClient
 
 NODES = "/api/v0/nodes?detail=1&limit=10000"
 STATUS = "/api/cluster_status"
@@ -81,20 +80,16 @@ def submit(
         EnvironmentFault: no dashboard answers, or it asks for a token, a job of the same name continues, or the cluster
             is too small for good.
     """
-    tell = tell or _to_stderr
-    for warning in plan.warnings:
-        tell(f"warning: {warning}")
-    client = connect(job_address(address))
-    url = redact(str(client.get_address()))
-    with terminating_interrupts(), asking(url):
-        _refuse_second(client, plan, url)
-        _refuse_impossible(client, plan, url)
-        job_id = _send(client, plan, url, tell)
+    dashboard = _Dashboard.at(address, tell, plan.warnings)
+    with terminating_interrupts(), asking(dashboard.url):
+        dashboard.refuse_second(plan)
+        dashboard.refuse_impossible(plan)
+        job_id = dashboard.send(plan)
     if not wait:
-        tell(_ways(job_id, url))
-        return JobEnd(job_id, url, "submitted", OK)
-    with first_interrupt_calls(lambda: _stop_in_background(client, job_id, url, tell)):
-        return _follow(client, job_id, url, write, tell, hides_result)
+        dashboard.tell(dashboard.ways(job_id))
+        return JobEnd(job_id, dashboard.url, "submitted", OK)
+    with first_interrupt_calls(lambda: dashboard.stop(job_id)):
+        return dashboard.follow(job_id, write, hides_result)
 
 
 def follow(
@@ -109,116 +104,122 @@ def follow(
     Raises:
         EnvironmentFault: no dashboard answers, or the cluster knows no such job.
     """
-    client = connect(job_address(address))
-    url = redact(str(client.get_address()))
+    dashboard = _Dashboard.at(address, tell)
     with terminating_interrupts():
-        return _follow(client, job_id, url, write, tell or _to_stderr, hides_result)
+        return dashboard.follow(job_id, write, hides_result)
 
 
-def _stop_in_background(client: "JobSubmissionClient", job_id: str, url: str, tell: Callable[[str], Any]) -> None:
-    """Ask a job to stop. Called by a signal's handler, where nothing may be waited for."""
+@dataclass(frozen=True)
+class _Dashboard:
+    """A cluster's dashboard that has answered."""
 
-    def stop() -> None:
+    client: Any
+    """As `connect` makes it."""
+    url: str
+    """Without credentials."""
+    tell: Callable[[str], Any]
+
+    @classmethod
+    def at(cls, address: str | None, tell: Callable[[str], Any] | None, warnings: Sequence[str] = ()) -> "_Dashboard":
+        tell = tell or _to_stderr
+        for warning in warnings:
+            tell(f"warning: {warning}")
+        client = connect(job_address(address))
+        return cls(client, redact(str(client.get_address())), tell)
+
+    def refuse_second(self, plan: JobPlan) -> None:
+        """Refuse a second job of one run: it would end at once on the cluster, or continue with the first one's run."""
+        for job in self.client.list_jobs():
+            metadata = job.metadata or {}
+            if not job.status.is_terminal() and all(metadata.get(key) == value for key, value in plan.identity.items()):
+                job_id = str(job.submission_id)
+                message = f"a job of the name {plan.config.name} is in progress: {job_id}\n{self.ways(job_id)}"
+                raise EnvironmentFault(message, "job-running", job_id=job_id, address=self.url)
+
+    def refuse_impossible(self, plan: JobPlan) -> None:
+        """Refuse a job whose workers the cluster's nodes can never hold.
+
+        The job itself looks again, at more. It is sent where this does not know enough: the cluster may have an
+        autoscaler, the job is to wait for nodes, or the trials of its sweep differ in `scaling`.
+
+        Raises:
+            EnvironmentFault: the cluster is too small, and nothing adds nodes to it.
+        """
+        config = plan.config
+        axes = config.sweep.space if plan.kind == "sweep" and config.sweep is not None else ()
+        if not config.scaling.num_workers or plan.waits_for_nodes or any(axis.startswith("scaling") for axis in axes):
+            return
+        nodes: list[Node] = []
+        with suppress(Exception):  # another version of Ray, say: whatever it is, the job is not refused for it
+            nodes = nodes_without_autoscaler(self.client.read(NODES), self.client.read(STATUS))
+        rooms = rooms_of(nodes)
+        request = request_of(config, uses_gpu(config, Resources(tuple(rooms))))
+        if nodes and not fits(request, rooms):
+            raise too_small(request, rooms, refusal(request, nodes, None, f"the cluster at {self.url}"))
+
+    def send(self, plan: JobPlan) -> str:
+        """Submit a job; returns its id."""
+        job_id = plan.new_id()
+        files = len(plan.folder.files)
+        self.tell(
+            f"sending {plan.folder.folder} ({files:,} {'file' if files == 1 else 'files'}, "
+            f"{size_text(plan.folder.size_bytes)}) and paceline ({size_text(plan.package.size_bytes)}) to {self.url}, "
+            "unless they are there"
+        )
+        before, self.client.timeout = self.client.timeout, SENDING
+        with TemporaryDirectory(prefix="paceline-job-") as place:
+            archive = Path(place) / "working_dir.zip"
+            plan.folder.write(archive)
+            environment = plan.environment.to_ray(str(archive))
+            try:
+                self.client.submit_job(
+                    entrypoint=plan.entrypoint, submission_id=job_id, runtime_env=environment, metadata=plan.identity
+                )
+            except KeyboardInterrupt:
+                self.tell(f"whether it was submitted is not known\n{self.ways(job_id)}")
+                raise
+        self.client.timeout = before
+        self.tell(f"job {job_id}: {redact(plan.entrypoint)}")
+        return job_id
+
+    def stop(self, job_id: str) -> None:
+        """Ask a job to stop, in a thread: called by a signal's handler, where nothing may be waited for."""
+
+        def stop() -> None:
+            try:
+                with asking(self.url):
+                    self.client.stop_job(job_id)
+            except EnvironmentFault as fault:
+                self.tell(f"the job {job_id} could not be asked to stop: {fault.message}\n{self.ways(job_id)}")
+
+        self.tell(f"stopping the job {job_id}: it saves its state first; Ctrl-C again leaves it to that")
+        threading.Thread(target=stop, name="stop-job", daemon=True).start()
+
+    def follow(self, job_id: str, write: Callable[[str], Any] | None, hides_result: bool) -> JobEnd:
+        """Show a job's log until it has ended, or is left."""
+        follower = LogFollower(self.client, job_id, write or _to_stdout, self.tell, hides_result)
         try:
-            with asking(url):
-                client.stop_job(job_id)
-        except EnvironmentFault as fault:
-            tell(f"the job {job_id} could not be asked to stop: {fault.message}\n{_ways(job_id, url)}")
-
-    tell(f"stopping the job {job_id}: it saves its state first; Ctrl-C again leaves it to that")
-    threading.Thread(target=stop, name="stop-job", daemon=True).start()
-
-
-def _refuse_second(client: "JobSubmissionClient", plan: JobPlan, url: str) -> None:
-    """Refuse a second job of one run: it would end at once on the cluster, or continue with the first one's run."""
-    for job in client.list_jobs():
-        metadata = job.metadata or {}
-        if not job.status.is_terminal() and all(metadata.get(key) == value for key, value in plan.identity.items()):
-            raise EnvironmentFault(
-                f"a job of the name {plan.config.name} is in progress: {job.submission_id}\n"
-                f"{_ways(str(job.submission_id), url)}",
-                "job-running",
-                job_id=str(job.submission_id),
-                address=url,
-            )
-
-
-def _refuse_impossible(client: Any, plan: JobPlan, url: str) -> None:
-    """Refuse a job whose workers the cluster's nodes can never hold.
-
-    The job itself looks again, at more. It is sent where this does not know enough: the cluster may have an autoscaler,
-    the job is to wait for nodes, or the trials of its sweep differ in `scaling`.
-
-    Raises:
-        EnvironmentFault: the cluster is too small, and nothing adds nodes to it.
-    """
-    config = plan.config
-    axes = config.sweep.space if plan.kind == "sweep" and config.sweep is not None else ()
-    if not config.scaling.num_workers or plan.waits_for_nodes or any(axis.startswith("scaling") for axis in axes):
-        return
-    nodes: list[Node] = []
-    with suppress(Exception):  # another version of Ray, say: whatever it is, the job is not refused for it
-        nodes = nodes_without_autoscaler(client.read(NODES), client.read(STATUS))
-    rooms = rooms_of(nodes)
-    request = request_of(config, uses_gpu(config, Resources(tuple(rooms))))
-    if nodes and not fits(request, rooms):
-        raise too_small(request, rooms, refusal(request, nodes, None, f"the cluster at {url}"))
-
-
-def _send(client: "JobSubmissionClient", plan: JobPlan, url: str, tell: Callable[[str], Any]) -> str:
-    job_id = plan.new_id()
-    files = len(plan.folder.files)
-    tell(
-        f"sending {plan.folder.folder} ({files:,} {'file' if files == 1 else 'files'}, "
-        f"{size_text(plan.folder.size_bytes)}) and paceline ({size_text(plan.package.size_bytes)}) to {url}, "
-        "unless they are there"
-    )
-    with TemporaryDirectory(prefix="paceline-job-") as place:
-        archive = Path(place) / "working_dir.zip"
-        plan.folder.write(archive)
-        try:
-            _submit_job(client, plan, job_id, str(archive))
+            with asking(self.url):
+                details = follower.follow()
         except KeyboardInterrupt:
-            tell(f"whether it was submitted is not known\n{_ways(job_id, url)}")
+            self.tell(f"the job {job_id} is not followed any more\n{self.ways(job_id)}")
+            return JobEnd(job_id, self.url, "left", INTERRUPTED)
+        except BrokenPipeError:  # what read the log is gone
+            self.tell(f"the job {job_id} continues\n{self.ways(job_id)}")
             raise
-    tell(f"job {job_id}: {redact(plan.entrypoint)}")
-    return job_id
+        except ConnectionLost as fault:
+            message = f"{fault.message}\n{self.ways(job_id)}"
+            raise ConnectionLost(message, fault.code, job_id=job_id, address=self.url) from None
+        end = _end_of(details, job_id, self.url, follower.result)
+        self.tell(_closing_words(end))
+        return end
 
-
-def _submit_job(client: "JobSubmissionClient", plan: JobPlan, job_id: str, archive: str) -> None:
-    before, client.timeout = client.timeout, SENDING
-    client.submit_job(
-        entrypoint=plan.entrypoint,
-        submission_id=job_id,
-        runtime_env=plan.environment.to_ray(archive),
-        metadata=plan.identity,
-    )
-    client.timeout = before
-
-
-def _follow(
-    client: "JobSubmissionClient",
-    job_id: str,
-    url: str,
-    write: Callable[[str], Any] | None,
-    tell: Callable[[str], Any],
-    hides_result: bool,
-) -> JobEnd:
-    follower = LogFollower(client, job_id, write or _to_stdout, tell, hides_result)
-    try:
-        with asking(url):
-            details = follower.follow()
-    except KeyboardInterrupt:
-        tell(f"the job {job_id} is not followed any more\n{_ways(job_id, url)}")
-        return JobEnd(job_id, url, "left", INTERRUPTED)
-    except BrokenPipeError:  # what read the log is gone
-        tell(f"the job {job_id} continues\n{_ways(job_id, url)}")
-        raise
-    except ConnectionLost as fault:
-        raise ConnectionLost(f"{fault.message}\n{_ways(job_id, url)}", fault.code, job_id=job_id, address=url) from None
-    end = _end_of(details, job_id, url, follower.result)
-    tell(_closing_words(end))
-    return end
+    def ways(self, job_id: str) -> str:
+        """Return how to follow a job, and how to stop it."""
+        return (
+            f"to follow it:  paceline submit --follow {job_id} --address {self.url}\n"
+            f"to stop it, with its state saved:  ray job stop {job_id} --address {self.url}"
+        )
 
 
 def _end_of(details: "JobDetails", job_id: str, url: str, result: dict[str, Any] | None) -> JobEnd:
@@ -246,13 +247,6 @@ def _closing_words(end: JobEnd) -> str:
             "resumes from its newest checkpoint"
         )
     return f"the job {end.job_id} {end.status} (exit code {end.exit_code})"
-
-
-def _ways(job_id: str, url: str) -> str:
-    return (
-        f"to follow it:  paceline submit --follow {job_id} --address {url}\n"
-        f"to stop it, with its state saved:  ray job stop {job_id} --address {url}"
-    )
 
 
 def _to_stdout(text: str) -> None:

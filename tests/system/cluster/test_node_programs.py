@@ -12,7 +12,7 @@ from paceline.cluster.network import Rank
 CLUSTER = Path(__file__).parents[3] / "cluster.yaml"
 PROGRAM = """
 import json, sys
-from paceline.cluster.bandwidth import Rank
+from paceline.cluster.network import Rank
 print(json.dumps(Rank("127.0.0.1").measure(int(sys.argv[1]), 2, sys.argv[2], "gloo", [4, 2**20])))
 """
 
