@@ -240,7 +240,7 @@ def ledger_of(run: RecordedRun) -> Ledger | None:
         return None
 
 
-class Histories(Mapping[str, list[MetricPoint]]):
+class PointHistories(Mapping[str, list[MetricPoint]]):
     """The points of several runs by id, each read from its journal when it is asked for, and kept."""
 
     def __init__(self, folders: Mapping[str, Path], keys: Collection[str] | None = None) -> None:
@@ -272,7 +272,7 @@ def read_points(folder: Path, keys: Collection[str] | None = None) -> list[Metri
     A line that a crash has torn, or that is damaged, is left out.
 
     Args:
-        folder: the one that a `Recorder` was opened with.
+        folder: the one that a `RunRecorder` was opened with.
         keys: the metrics to read; by default all. The fewer, the faster.
 
     Raises:

@@ -69,13 +69,13 @@ class RunRecord:
     picture: bool = True
     """True if the loss curve is drawn at the end, which takes a quarter of a second of a core."""
     views: Mapping[str, str] = field(default_factory=dict)
-    """Tags of the experiment with saved views, see `views`; set when the run is opened."""
+    """Tags of the experiment with saved views, see `mlflow_views`; set when the run is opened."""
     folder: str = field(default="", compare=False)
     """Folder that the record was saved in, an absolute path: a copy elsewhere is not the run itself. Empty where that
     is not known."""
 
     secrets: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """Values of the config that must not be shown, see `redact.secrets_of`. Never stored: whoever opens the record
+    """Values of the config that must not be shown, see `secrets_of`. Never stored: whoever opens the record
     learns them."""
 
     def __post_init__(self) -> None:
@@ -218,12 +218,12 @@ def trial_tags(sweep_id: str, trial_id: str, predicted_bytes: int | None = None)
     """Return the tags that tell the run of a sweep's trial from others.
 
     `metrics.TRIAL_STATE` is not among them, and must not be in a record: what changes goes through
-    `Recorder.set_tags`, since MLflow gets a record's tags again whenever the run is opened.
+    `RunRecorder.set_tags`, since MLflow gets a record's tags again whenever the run is opened.
     """
     predicted = {} if predicted_bytes is None else {metrics.PREDICTED_PEAK_MEMORY_BYTES: str(predicted_bytes)}
     return {metrics.KIND: "trial", metrics.SWEEP_ID: sweep_id, metrics.TRIAL_ID: trial_id, **predicted}
 
 
 def trial_state_tags(state: str) -> dict[str, str]:
-    """For `Recorder.set_tags`: how a trial stands, such as `running` or `pruned`."""
+    """Return the tag of a trial's state, such as `running` or `pruned`, for `RunRecorder.set_tags`."""
     return {metrics.TRIAL_STATE: state}

@@ -74,19 +74,19 @@ def is_http(uri: str) -> bool:
 
 
 def experiments_url(uri: str, path: str = "", query: str = "") -> str:
-    """The page with all experiments, or one below it, without credentials; for a database that of `paceline ui`."""
+    """Return the page with all experiments, or one below it, without credentials; for a database, of `paceline ui`."""
     base = split_credentials(uri)[0].rstrip("/") if is_http(uri) else f"http://127.0.0.1:{UI_PORT}"
     # without the type of work, MLflow opens a page about language models instead
     return f"{base}/#/experiments{path}?{query}workflowType=machine_learning"
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:
-    """The page of a run."""
+    """Return the page of a run."""
     return experiments_url(uri, f"/{experiment_id}/runs/{run_id}")
 
 
 def view_url(uri: str, experiment_id: str, view_id: str) -> str:
-    """The page of an experiment with a saved view, see `views`."""
+    """Return the page of an experiment with a saved view, see `mlflow_views`."""
     return experiments_url(uri, f"/{experiment_id}/runs", f"viewStateShareKey={view_id}&compareRunsMode=CHART&")
 
 

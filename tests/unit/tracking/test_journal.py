@@ -11,7 +11,7 @@ import pytest
 
 from paceline.tracking.journal import JOURNAL_FILE, Journal, can_lock
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.recorded_run import Histories, read_points
+from paceline.tracking.recorded_run import PointHistories, read_points
 from support.tracking.journals import items, numbers
 
 
@@ -249,7 +249,7 @@ def test_points_come_back_by_key_and_a_torn_or_damaged_line_costs_only_itself(tm
 def test_histories_read_each_journal_once_and_only_when_asked(tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("one", "two", "none")}
     write(folders["one"], POINTS)
-    histories = Histories(folders, ["train/loss"])
+    histories = PointHistories(folders, ["train/loss"])
     write(folders["two"], POINTS[:1])  # after it was made
     assert [len(histories[name]) for name in histories] == [2, 1, 0]
     (folders["one"] / JOURNAL_FILE).unlink()

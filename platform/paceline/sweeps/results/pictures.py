@@ -95,7 +95,7 @@ def histories_of(folder: Path, trials: Sequence[Trial], objectives: Sequence[Obj
         folder: the sweep's own.
     """
     folders = {trial.id: folder / "trials" / trial.id / "tracking" for trial in trials}
-    return recorded_run.Histories(folders, keys_of(objectives))
+    return recorded_run.PointHistories(folders, keys_of(objectives))
 
 
 def warm_up(config: ExperimentConfig) -> None:
