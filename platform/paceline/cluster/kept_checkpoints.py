@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from paceline.config.experiment import ExperimentConfig
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.storage.address import RunStore, is_address, parse
 from paceline.tracking.datasets_and_models import CheckpointModel
 from paceline.tracking.metric_points import MetricPoint
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
 
 WEIGHTS = "model.safetensors"
 MEASURED = ("train/", "val/")
@@ -76,7 +79,7 @@ class BestCheckpoint:
 
 
 def best_checkpoint(
-    config: ExperimentConfig, points: Iterable[tuple[str, float, int]], folder: Path, newest: str
+    config: "ExperimentConfig", points: Iterable[tuple[str, float, int]], folder: Path, newest: str
 ) -> BestCheckpoint | None:
     """The best kept checkpoint; None without `checkpoint.monitor`, or if none was saved at an evaluation.
 

@@ -12,21 +12,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
 from paceline.private_files import make_folder, open_lock, restrict
 from paceline.storage.address import StoreAddress, is_address, parse
 
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
+
 LOCK = ".lock"
 """File in the folder of a name, which is locked while something of that name is at work."""
 RUN_FOLDER_REMOVED = "run-folder-removed"
 
 
-def storage_of(config: ExperimentConfig) -> Path | StoreAddress:
+def storage_of(config: "ExperimentConfig") -> Path | StoreAddress:
     """Return what holds the runs: a folder, or a place in an object store, which is not asked for anything here.
 
     Raises:
@@ -37,7 +39,7 @@ def storage_of(config: ExperimentConfig) -> Path | StoreAddress:
     return parse(path) if is_address(path) else place_of(path).resolve()
 
 
-def storage_folder(config: ExperimentConfig) -> Path:
+def storage_folder(config: "ExperimentConfig") -> Path:
     """The folder that holds the runs, where an object store will not do.
 
     Raises:

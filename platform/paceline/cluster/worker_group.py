@@ -13,7 +13,6 @@ from paceline._compat.ray import start_autoscaling_coordinator, worker_output_to
 from paceline.cluster.capacity import here
 from paceline.cluster.listener import Stages
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
-from paceline.cluster.user_code import runtime_env
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, RunFailed, first_line
 from paceline.redaction import redact
 
@@ -70,6 +69,8 @@ def ray_for_workers(
     Yields:
         A function that returns once worker groups can be made; call it before the first one is.
     """
+    from paceline.cluster.user_code import runtime_env  # imports the schema of configs, which no coordinator needs
+
     prepare_environment()
     importing = threading.Thread(target=imports or import_torch_trainer, name="import-ray-train")
     listener.stage(connecting_text(address))
