@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from paceline.cluster.initial_weights import weights_finder
+from paceline.config.batch_sizes import at_largest_stage
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
@@ -53,7 +54,7 @@ class Stepper:
     def __init__(self, config: ExperimentConfig, ranks: DistContext) -> None:
         begun = perf_counter()
         self._ranks = ranks
-        self._config = config.with_overrides(ENDLESS)
+        self._config = config.with_overrides({**ENDLESS, **at_largest_stage(config)})
         reporter = Quiet()
         self.trainer = build_trainer(self._config, ranks, reporter, find_weights=weights_finder(config))
         self.trainer.open()

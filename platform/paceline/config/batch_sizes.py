@@ -1,7 +1,7 @@
 """How the global batch is cut up: over the workers, and into micro batches."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.config.batch_size_schedule import SCHEDULE, BatchSizeSchedule
 from paceline.config.limits import LARGEST_BATCH
@@ -158,6 +158,13 @@ def largest_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
         ConfigError: see `batch_sizes`.
     """
     return max(stage_sizes(config), key=lambda sizes: sizes.global_batch_size, default=None) or batch_sizes(config)
+
+
+def at_largest_stage(config: "ExperimentSchema") -> dict[str, Any]:
+    """Overrides with which all steps have the largest batch of a schedule, to measure them; none without one."""
+    if schedule_of(config) is None:
+        return {}
+    return {SCHEDULE: None, GLOBAL: largest_sizes(config).global_batch_size}
 
 
 def sizes_with(config: "ExperimentSchema", workers: int) -> BatchSizes | OpenBatchSizes:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from paceline.cluster.separate_process import SeparateProcess, answer
+from paceline.config.batch_sizes import at_largest_stage
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 
@@ -71,6 +72,7 @@ def _measure(config: ExperimentConfig, options: Any) -> int:
         address = f"tcp://127.0.0.1:{port}"
         backend = "nccl" if use_gpu else "gloo"
         dist.init_process_group(backend, init_method=address, rank=rank, world_size=workers, timeout=seconds)
+    config = config.with_overrides(at_largest_stage(config))
     steps = _Steps(build_trainer(config, DistContext.current(device), MemoryReporter()))
     peak = _on_cuda(steps, device) if use_gpu else _on_cpu(steps)
     steps.close()

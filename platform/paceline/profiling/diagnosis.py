@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes, batch_sizes
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes, at_largest_stage, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.trainer import Trainer
 from paceline.errors import ConfigError
@@ -30,6 +30,8 @@ def diagnose(
 ) -> Diagnosis:
     """Measure some steps of a config, and as many of larger ones. Every rank must call it.
 
+    Of a batch-size schedule, the steps of the largest batch are measured.
+
     Args:
         build: a new trainer from a config, such as `build_trainer` with ranks and a reporter.
         steps: optimizer steps to measure, twice.
@@ -39,7 +41,7 @@ def diagnose(
         ConfigError: in a pipeline a step has no such parts.
         torch.OutOfMemoryError: the larger micro batch does not fit.
     """
-    split = split_steps(build(config), steps, warm_up)
+    split = split_steps(build(config.with_overrides(at_largest_stage(config))), steps, warm_up)
     enlarged = with_larger_micro_batch(config, split.samples)
     larger = None if enlarged is None else split_steps(build(enlarged), steps, warm_up)
     return Diagnosis(split, larger, name_bottleneck(split, config, BottleneckFacts(larger)))

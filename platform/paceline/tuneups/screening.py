@@ -13,7 +13,7 @@ from typing import Any, Literal
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Answer, Job, part_of
-from paceline.config.batch_sizes import batch_sizes
+from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.paired_benchmark import Pair, fewest_steps
@@ -173,7 +173,7 @@ class Screening:
 def _fewest_samples(config: ExperimentConfig) -> int:
     """Samples of a side in the fewest pairs of a benchmark, at the most."""
     steps = fewest_steps(config.data.num_workers * config.data.prefetch_factor, MIN_PAIRS)
-    return steps * batch_sizes(config).global_batch_size
+    return steps * largest_sizes(config).global_batch_size
 
 
 def _benchmark_seconds(window_seconds: float) -> float:

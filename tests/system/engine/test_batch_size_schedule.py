@@ -15,6 +15,7 @@ from paceline.engine.reporter import MemoryReporter
 from paceline.tracking.journal import JOURNAL_FILE
 from support.ranks import run_ranks
 from support.runs.command_process import CommandProcess
+from support.spread import require_same, training
 from support.toys import points, toy_config
 from support.tracking.recording import DEAD
 
@@ -81,6 +82,17 @@ def test_one_worker_continues_as_two_with_a_fixed_micro_batch(tmp_path: Path, wh
 def test_loader_processes_that_have_read_beyond_the_change_alter_nothing(tmp_path: Path, whole: dict[str, Any]) -> None:
     assert part(DistContext.current(), tmp_path, CHANGE - 1, data__num_workers=2)["steps"] == (0, CHANGE - 1)
     assert part(DistContext.current(), tmp_path, None, data__num_workers=2)["sha"] == whole["sha"]
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "pipeline"])
+@pytest.mark.parametrize("cut", [{"data__micro_batch_size": 4}, {}], ids=["micro batch", "accumulation"])
+def test_spread_weights_train_by_the_schedule_as_one_process_does(strategy: str, cut: dict[str, Any]) -> None:
+    stages = [{"samples": 0, "global_batch_size": 8}, {"samples": 50, "global_batch_size": 16}]
+    fixed = {"trainer__gradient_accumulation_steps": "auto"} if cut else {}
+    more = {"data__global_batch_size": None, "data__batch_size_schedule": stages, **cut, **fixed}
+    alone = training(DistContext.current(), **more)
+    spread = run_ranks(training, 2, parallel__strategy=strategy, **more)[0]
+    require_same(spread, alone, steps=6 + 1 + 3)
 
 
 CONFIG = """\

@@ -69,3 +69,12 @@ def test_memory_that_is_no_size_is_refused(size: str) -> None:
 def test_a_wrong_config_ends_with_2(tmp_path: Path, argument: str) -> None:
     (tmp_path / "own.yaml").write_text("name: own\nmodel: {name: mlp}\ndata: {name: mnist5k}\n")
     assert cli.run(["plan", str(tmp_path / "own.yaml"), "scaling.num_workers=2", argument]) == 2
+
+
+def test_the_grid_of_a_schedule_is_that_of_its_largest_batch() -> None:
+    stages = [{"samples": 0, "global_batch_size": 24}, {"samples": 100, "global_batch_size": 96}]
+    data = {"path": "own:data", "batch_size_schedule": stages}
+    config = validate({**TREE, "data": data})
+    assert micro_batch_sizes(config) == [48, 24, 12, 6, 3]
+    sizes = {overrides["data.micro_batch_size"] for overrides in grid_of(config).values()}
+    assert sizes == {12, 6, 3}  # 24 and 48 do not divide the first stage

@@ -229,3 +229,11 @@ def test_a_fix_that_is_skipped_or_contradicts_the_config_is_not_tried() -> None:
     config = plain(trainer__deterministic=True)
     fix = fix_technique("fix-data-1", {"trainer.cudnn_benchmark": True}, "why")
     assert with_fixes(techniques_for(config, FACTS), [fix], config) == techniques_for(config, FACTS)
+
+
+def test_a_batch_size_schedule_is_kept() -> None:
+    stages = [{"samples": 0, "global_batch_size": 16}, {"samples": 100, "global_batch_size": 64}]
+    config = plain(data__global_batch_size=None, data__batch_size_schedule=stages, data__micro_batch_size=8)
+    found = reasons(config)
+    assert all(why_not for name, why_not in found.items() if name.startswith(("batch-x", "micro-batch-x")))
+    assert found["set-to-none"] == ""
