@@ -64,6 +64,16 @@ def test_steps_are_counted_as_by_lightning(tmp_path: Path) -> None:
     assert resumed == seen[-len(resumed) :]
 
 
+def test_steps_of_a_batch_size_schedule_are_counted_also_when_resumed(tmp_path: Path) -> None:
+    stages = [{"samples": 0, "global_batch_size": 16}, {"samples": 120, "global_batch_size": 32}]
+    config = lit_config(data__global_batch_size=None, data__batch_size_schedule=stages, data__micro_batch_size=8)
+    seen = fit(config)[0].state.task.model.indices
+    assert [index for epoch, _, index in seen if epoch == 1] == list(range(12))  # 2 x 2 micro batches, then 2 x 4
+    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=9))
+    resumed = fit(config, checkpoints=tmp_path)[0].state.task.model.indices
+    assert resumed == seen[-len(resumed) :]
+
+
 def test_metric_objects_are_computed_over_the_set() -> None:
     trainer, outcome, reporter = fit(lit_config("WithMetric"))
     right = torch.cat(trainer.state.task.model.right)

@@ -160,3 +160,14 @@ def test_an_iterable_training_set_has_no_schedule() -> None:
     with pytest.raises(ConfigError) as caught:
         fit(config)
     assert [problem.key for problem in caught.value.problems] == ["data.batch_size_schedule"]
+
+
+def test_a_longer_run_continues_in_its_stage(tmp_path: Path) -> None:
+    more = {"lr_scheduler": {"name": "constant", "warmup_samples": 50}}
+    whole, _, _ = fit(scheduled(**more))
+    fit(scheduled(trainer__epochs=2, **more), checkpoints=tmp_path)
+    longer, _, reporter = fit(scheduled(**more), checkpoints=tmp_path)
+    assert are_equal(longer, whole)
+    (change,) = [details for kind, details in reporter.events if kind == "length"]
+    assert (change["total_steps_before"], change["total_steps"]) == (11, 14)
+    assert change["lr_before"] == change["lr"] == pytest.approx(0.05 * 40 / 16)
