@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from paceline.config.batch_size_schedule import SCHEDULE
-from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, schedule_of, stage_sizes
+from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, stage_sizes
 from paceline.config.disagreement import Disagreement, contradiction
 from paceline.config.experiment_schema import ExperimentSchema
 from paceline.errors import ConfigError
@@ -39,14 +39,7 @@ def _adascale(config: ExperimentSchema) -> Iterator[Disagreement]:
         yield contradiction(reason, hint, SCHEDULE, "optimizer.lr_scaling", WORKERS, MICRO)
 
 
-def _epochs_of_schedule(config: ExperimentSchema) -> Iterator[Disagreement]:
-    if schedule_of(config) is not None and config.lr_scheduler.describe() == "step":
-        reason = f"step counts epochs as equal numbers of steps, which {SCHEDULE} changes"
-        yield contradiction(reason, "write name: constant, linear or cosine", "lr_scheduler.name", SCHEDULE)
-
-
 SCHEDULE_CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _stages,
     _adascale,
-    _epochs_of_schedule,
 )

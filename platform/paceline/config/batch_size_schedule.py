@@ -164,17 +164,21 @@ class ScheduledSteps:
             found.setdefault(self.schedule.stage_at(run.start.samples), run.start)
         return list(found.values())
 
-    def steps_in_epochs(self, epochs: float) -> float:
-        """Steps of so many epochs; of a part of one, its share."""
-        whole = int(epochs)
-        before, after = self.after(epochs=whole).step, self.after(epochs=whole + 1).step
-        return before + (epochs - whole) * (after - before)
+    @property
+    def first_size_epoch(self) -> int:
+        """Steps of an epoch with the batch size of the first stage."""
+        return epoch_steps(self.epoch_samples, self.schedule.sizes[0], self.drop_last)
 
-    def steps_in_samples(self, samples: int) -> int:
-        """Full steps that so many samples are, rounded at the stage in which they end."""
-        first = [at for at in self.first_steps() if at.samples <= samples][-1]
-        size = self.schedule.sizes[self.schedule.stage_at(first.samples)]
-        return first.step + round((samples - first.samples) / size)
+    def first_size_steps(self, epoch: int, epoch_samples: int) -> int:
+        """Full steps that the batch size of the first stage takes to a position. Learning-rate schedules follow them:
+        a larger batch has the factor that the smaller one has after as many samples."""
+        return epoch * self.first_size_epoch + min(epoch_samples // self.schedule.sizes[0], self.first_size_epoch)
+
+    def first_size_total(self, trainer: "TrainerConfig") -> int:
+        """The same of the whole training, the last step included."""
+        end = self.end(trainer)
+        last = -(-end.epoch_samples // self.schedule.sizes[0])
+        return max(1, end.epoch * self.first_size_epoch + min(last, self.first_size_epoch))
 
     def epochs(self, position: StepPosition) -> float:
         """Passes over the training set, with a fraction."""

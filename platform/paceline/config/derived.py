@@ -150,10 +150,11 @@ def _stages(config: "ExperimentConfig", scheduled: ScheduledSteps | None, has_lr
 
 
 def _scheduled_length(config: "ExperimentConfig", scheduled: ScheduledSteps | None) -> tuple[int | None, int | None]:
-    """Steps of the training and of the warmup where the batch size follows a schedule."""
+    """Steps of the training where the batch size follows a schedule, and of the warmup with the first stage's size."""
     if scheduled is None:
         return _total_steps(config, None), config.lr_scheduler.warmup_steps
-    return scheduled.end(config.trainer).step, config.lr_scheduler.scheduled_warmup_length(scheduled)
+    size = scheduled.schedule.sizes[0]
+    return scheduled.end(config.trainer).step, config.lr_scheduler.warmup_length(scheduled.first_size_epoch, size)
 
 
 def _samples(

@@ -5,7 +5,6 @@ from typing import Annotated
 from pydantic import Field
 
 from paceline.config.base import Component
-from paceline.config.batch_size_schedule import ScheduledSteps
 
 
 class LRSchedulerSection(Component):
@@ -26,11 +25,3 @@ class LRSchedulerSection(Component):
         if self.warmup_samples is not None:
             return round(self.warmup_samples / global_batch_size)
         return round((self.warmup_epochs or 0) * steps_per_epoch)
-
-    def scheduled_warmup_length(self, steps: ScheduledSteps) -> int:
-        """The warmup's length in optimizer steps where the batch size follows a schedule."""
-        if self.warmup_steps is not None:
-            return self.warmup_steps
-        if self.warmup_samples is not None:
-            return steps.steps_in_samples(self.warmup_samples)
-        return round(steps.steps_in_epochs(self.warmup_epochs or 0))

@@ -25,6 +25,12 @@ class BatchStages:
         return schedule.sizes[schedule.stage_at(self._state.position.samples)]
 
     @property
+    def lr_step(self) -> int:
+        """Of the learning-rate schedule, for the step that comes next: see `ScheduledSteps.first_size_steps`."""
+        position = self._state.position
+        return self._scheduled.first_size_steps(position.epoch, position.epoch_samples)
+
+    @property
     def peak_lr(self) -> float:
         """Learning rate of the step that comes next, before the factor of `lr_scheduler`."""
         return self._peak_lrs[self._scheduled.schedule.stage_at(self._state.position.samples)]

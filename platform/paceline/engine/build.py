@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from paceline.config.batch_sizes import BatchSizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.lightning import HINT, has_other_task
 from paceline.data.base import DataConfig
@@ -21,7 +20,6 @@ from paceline.engine.build_strategy import build_strategy
 from paceline.engine.build_task import build_task, settle_sizes
 from paceline.engine.checkpoint import CheckpointStore
 from paceline.engine.compile_trial import try_compilation
-from paceline.engine.data_stream import DataStream
 from paceline.engine.dataset_identity import DataRecord, identities, read_contents
 from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation_metrics import EvaluationMetrics
@@ -100,9 +98,9 @@ def build_trainer(
     contents = read_contents(sets.roles, config.data.num_workers, checkpoints is not None) if ranks.is_first else None
     data, validation_loaders = build_data(config, sets, sizes, precision, strategy, task)
     plan = TrainPlan(config.trainer, config.checkpoint, data.steps_per_epoch, data.scheduled)
-    warmup_steps = _warmup_steps(config, data, sizes)
+    warmup_steps = config.lr_scheduler.warmup_length(plan.lr_steps_per_epoch, sizes.global_batch_size)
     scheduler = LRSchedulerConfig.of(config.lr_scheduler)
-    schedule = scheduler.build(plan.total_steps, warmup_steps, plan.steps_per_epoch)
+    schedule = scheduler.build(plan.lr_steps, warmup_steps, plan.lr_steps_per_epoch)
     peak_lr = first_lr(task, optimizer, scaled_lr)
     stages = build_stages(config, state, data.scheduled, peak_lr)
     named = dict(named_callbacks(config))
@@ -180,9 +178,3 @@ def build_trainer(
             trainer.close()
         raise
     return trainer
-
-
-def _warmup_steps(config: ExperimentConfig, data: DataStream, sizes: BatchSizes) -> int:
-    if data.scheduled is not None:
-        return config.lr_scheduler.scheduled_warmup_length(data.scheduled)
-    return config.lr_scheduler.warmup_length(data.steps_per_epoch, sizes.global_batch_size)

@@ -9,6 +9,7 @@ from torch import Tensor
 from paceline.engine.checkpoint import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
 from paceline.engine.dataset_identity import DataRecord
 from paceline.engine.dist_context import DistContext, round_seconds_of
+from paceline.engine.order import identity_until
 from paceline.engine.outcome import CheckpointLost, Diverged
 from paceline.engine.sharded_writing import ShardedSnapshot, ShardedWriter
 from paceline.engine.state import TrainState
@@ -141,7 +142,8 @@ class Checkpointer:
             ConfigError: the checkpoint belongs to another model, optimizer, other data or another order of samples.
         """
         snapshot = read_checkpoint(folder)
-        if snapshot.values["order"] != self._data_identity:
+        samples = snapshot.values["position"]["samples"]
+        if identity_until(snapshot.values["order"], samples) != identity_until(self._data_identity, samples):
             reason = f"the checkpoint was made with {snapshot.values['order']}, not {dict(self._data_identity)}"
             raise ConfigError([Problem("resume", reason, "data", hint=START_FROM_SCRATCH)])
         if self._data_record is not None:

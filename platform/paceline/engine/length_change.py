@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.plan import TrainPlan
+from paceline.engine.state import Position
 from paceline.lr_schedulers.base import LRSchedulerConfig
 
 KEY = "plan"
@@ -54,7 +55,8 @@ class LengthChange:
 
 def plan_values(plan: TrainPlan) -> dict[str, Any]:
     """JSON values of the plan for a checkpoint."""
-    return {KEY: {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch}}
+    lengths = {"lr_steps": plan.lr_steps, "lr_steps_per_epoch": plan.lr_steps_per_epoch}
+    return {KEY: {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, **lengths}}
 
 
 def length_change(
@@ -74,18 +76,19 @@ def length_change(
     before = values.get(KEY)
     if before is None or (before["total_steps"] == plan.total_steps and not was_stopped_early):
         return None
-    step = int(values["position"]["step"])
+    position = Position(**values["position"])
+    step, done = position.step, plan.lr_step(position)
     scheduler = LRSchedulerConfig.of(config.lr_scheduler)
-    old = scheduler.build(before["total_steps"], warmup_steps, before["steps_per_epoch"])
-    new = scheduler.build(plan.total_steps, warmup_steps, plan.steps_per_epoch)
-    stride = max(1, step // LOOKED_AT)
-    steps = {*range(0, step, stride), *range(max(0, step - 2), step)}
+    old = scheduler.build(before["lr_steps"], warmup_steps, before["lr_steps_per_epoch"])
+    new = scheduler.build(plan.lr_steps, warmup_steps, plan.lr_steps_per_epoch)
+    stride = max(1, done // LOOKED_AT)
+    steps = {*range(0, done, stride), *range(max(0, done - 2), done)}
     return LengthChange(
         step,
         before["total_steps"],
         plan.total_steps,
         all(old(each) == new(each) for each in steps),
-        lr_at(max(step - 1, 0)) * old(max(step - 1, 0)),
-        lr_at(step) * new(step),
+        lr_at(max(step - 1, 0)) * old(max(done - 1, 0)),
+        lr_at(step) * new(done),
         was_stopped_early,
     )

@@ -40,8 +40,9 @@ class LRPolicy:
             step: counted from 0.
             stats: of the step's forward and backward passes, which are done.
         """
-        peak_lr = self.peak_lr if self.stages is None else self.stages.peak_lr
-        return peak_lr * self.schedule(step)
+        if self.stages is None:
+            return self.peak_lr * self.schedule(step)
+        return self.stages.peak_lr * self.schedule(self.stages.lr_step)
 
     def apply(self, step: int, stats: "StepStats") -> None:
         """Set the learning rate of every parameter group. Every rank must call it."""

@@ -5,7 +5,7 @@ batch. So the samples of a step depend on neither the world size nor the loader,
 number: the samples consumed in the epoch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
@@ -53,6 +53,14 @@ class MicroBatch:
     counts: bool = True
     """False for padding: a rank without a sample in a short last batch still has to take part in the gradient
     exchange, so it computes one sample with weight zero."""
+
+
+def identity_until(identity: Mapping[str, Any], samples: int) -> dict[str, Any]:
+    """Return the part of an order's identity that matters to a position after so many samples: stages of the batch size
+    that begin later may be others."""
+    stages = identity.get("batch_size_schedule", [[0, identity.get("global_batch_size")]])
+    others = {key: value for key, value in identity.items() if key not in ("batch_size_schedule", "global_batch_size")}
+    return {**others, "batch_size_schedule": [list(each) for each in stages if each[0] < max(samples, 1)]}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,23 @@ class TrainPlan:
             return self.scheduled.end(self.trainer).step
         return training_steps(self.trainer, self.steps_per_epoch)
 
+    @property
+    def lr_steps(self) -> int:
+        """Length of the training for the learning-rate schedule: with a batch-size schedule, in steps of the first
+        stage's size."""
+        return self.total_steps if self.scheduled is None else self.scheduled.first_size_total(self.trainer)
+
+    @property
+    def lr_steps_per_epoch(self) -> int:
+        """The same of an epoch."""
+        return self.steps_per_epoch if self.scheduled is None else self.scheduled.first_size_epoch
+
+    def lr_step(self, position: Position) -> int:
+        """The step of the learning-rate schedule that comes after a position, counted from 0."""
+        if self.scheduled is None:
+            return position.step
+        return self.scheduled.first_size_steps(position.epoch, position.epoch_samples)
+
     def is_over(self, position: Position) -> bool:
         """Whether training has reached its end."""
         return position.step >= self.total_steps

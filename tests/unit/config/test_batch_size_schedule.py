@@ -120,7 +120,7 @@ def test_derived_values_are_those_of_the_stages() -> None:
     assert derived.total_steps == 7 + 3 + 4
     assert (derived.total_samples, derived.total_epochs, derived.steps_per_epoch) == (2000, 2.0, None)
     assert [(stage.first_step, stage.lr) for stage in derived.stages] == [(0, 0.1), (7, 0.4)]
-    assert derived.warmup_steps == 7 + round((656 - 448) / 256)
+    assert derived.warmup_steps == round(656 / 64)
     assert [text for label, text in derived.lines() if label == "learning rate"] == [
         "0.1 x 64/64 (linear) = 0.1",
         "0.1 x 256/64 (linear) = 0.4",
@@ -131,9 +131,9 @@ def test_derived_values_are_those_of_the_stages() -> None:
     assert (stopped.total_steps, stopped.total_samples) == (9, 7 * 64 + 2 * 256)
 
 
-def test_warmup_epochs_are_those_of_the_schedule() -> None:
+def test_warmup_epochs_are_those_of_the_first_size() -> None:
     config = make(trainer__epochs=4, lr_scheduler__warmup_epochs=1.5)
-    assert derive(config, Sizes(1000, 10)).warmup_steps == 10 + 2
+    assert derive(config, Sizes(1000, 10)).warmup_steps == 16 + 8
 
 
 def stage(samples: int, size: int) -> dict[str, int]:
@@ -160,7 +160,6 @@ def stage(samples: int, size: int) -> dict[str, int]:
             {"trainer": {"gradient_accumulation_steps": 1}},
             "trainer.gradient_accumulation_steps",
         ),
-        ({"batch_size_schedule": SCHEDULE}, {"lr_scheduler": {"name": "step"}}, "lr_scheduler.name"),
         (
             {"batch_size_schedule": SCHEDULE, "micro_batch_size": 64},
             {"optimizer": {"name": "sgd", "lr_scaling": "adascale"}},

@@ -56,12 +56,16 @@ def test_a_schedule_of_one_size_is_the_plain_config_to_the_bit(stages: list[tupl
 
 
 def by_hand(seen: list[list[int]], sizes: list[int], warmup: int) -> nn.Module:
-    """The textbook loop: momentum, the linear rule for each step's size, warmup, then half a cosine over the steps."""
+    """The textbook loop: momentum, the linear rule for each step's size, warmup, then half a cosine. Both follow the
+    steps that a batch of 16 takes to the same samples: 7 an epoch."""
     torch.manual_seed(0)
-    model, dataset, total = net().double(), Points(SAMPLES), len(sizes)
+    model, dataset, total, samples_before = net().double(), Points(SAMPLES), 3 * 7, 0
     # the kernel that Paceline takes by itself: elsewhere the last bit depends on the processor's fused multiply-add
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, fused=True)
-    for step, (ids, size) in enumerate(zip(seen, sizes, strict=True)):
+    for ids, size in zip(seen, sizes, strict=True):
+        epoch, within = divmod(samples_before, SAMPLES)
+        step = epoch * 7 + within // 16
+        samples_before += len(ids)
         cosine = 0.5 * (1 + torch.cos(torch.tensor((step - warmup) / (total - warmup) * torch.pi, dtype=torch.float64)))
         factor = (step + 1) / warmup if step < warmup else cosine.item()
         for group in optimizer.param_groups:
@@ -117,10 +121,18 @@ def test_a_run_interrupted_on_either_side_of_the_change_ends_with_the_same_bits(
     assert are_equal(second, whole)
 
 
-def test_another_schedule_is_not_resumed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stages", [[(0, 8), (130, 40)], [(0, 16), (40, 40)], [(0, 40)]])
+def test_another_past_is_not_resumed(tmp_path: Path, stages: list[tuple[int, int]]) -> None:
     fit(scheduled(), checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=3))
     with pytest.raises(ConfigError):
-        fit(scheduled([(0, 16), (131, 40)]), checkpoints=tmp_path)
+        fit(scheduled(stages), checkpoints=tmp_path)
+
+
+def test_a_stage_that_begins_later_may_be_another(tmp_path: Path) -> None:
+    fit(plain(data__global_batch_size=16), checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=3))
+    second, _, _ = fit(scheduled(), checkpoints=tmp_path)
+    whole, _, _ = fit(scheduled())
+    assert are_equal(second, whole)
 
 
 @pytest.mark.parametrize(
