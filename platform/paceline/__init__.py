@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.batch_scaling.result import ScaleResult
+    from paceline.batch_scaling.scale import scale
     from paceline.callbacks.callback import Callback, Control, TrainContext
     from paceline.cluster.run_result import RunResult
     from paceline.cluster.train import train
@@ -38,6 +40,7 @@ _HOMES = {
     "PacelineError": "paceline.errors",
     "RunFailed": "paceline.errors",
     "RunResult": "paceline.cluster.run_result",
+    "ScaleResult": "paceline.batch_scaling.result",
     "SweepResult": "paceline.sweeps.results.result",
     "Task": "paceline.tasks.base",
     "TaskOutput": "paceline.tasks.base",
@@ -54,6 +57,7 @@ _HOMES = {
     "plan": "paceline.memory.plan",
     "predict": "paceline.runs.evaluation",
     "report": "paceline.runs.report.report",
+    "scale": "paceline.batch_scaling.scale",
     "sweep": "paceline.sweeps.sweep",
     "train": "paceline.cluster.train",
     "tuneup": "paceline.tuneups.tuneup",
@@ -70,6 +74,7 @@ __all__ = [
     "PacelineError",
     "RunFailed",
     "RunResult",
+    "ScaleResult",
     "SweepResult",
     "Task",
     "TaskOutput",
@@ -87,6 +92,7 @@ __all__ = [
     "plan",
     "predict",
     "report",
+    "scale",
     "sweep",
     "train",
     "tuneup",

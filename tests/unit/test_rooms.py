@@ -31,6 +31,7 @@ FORBIDDEN = {
         *(f"paceline.{room}" for room in COMPONENTS),
     ),
     "cluster": ("mlflow", "paceline.sweeps", "paceline.cli", "paceline.doctor"),
+    "batch_scaling": ("mlflow", "paceline.sweeps", "paceline.tuneups", "paceline.cli", "paceline.doctor"),
     "bench": ("mlflow", "paceline.sweeps", "paceline.tuneups", "paceline.cli", "paceline.doctor"),
     "sweeps": ("mlflow", "paceline.tuneups", "paceline.cli", "paceline.doctor"),
     **dict.fromkeys(

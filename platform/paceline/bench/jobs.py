@@ -37,7 +37,7 @@ class StudyKind:
     @property
     def may_differ(self) -> tuple[str, ...]:
         """Keys and sections of the config that change neither what a study measures nor how fast anything is."""
-        others = (each for each in ("sweep", "tuneup") if each != self.section)
+        others = (each for each in ("sweep", "scale", "tuneup") if each != self.section)
         return ("storage", *others, "tracking.uri", "tracking.offline")
 
 

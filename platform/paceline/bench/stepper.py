@@ -20,6 +20,7 @@ ENDLESS = {
     "trainer.evaluate_every_n_epochs": 0,
     "trainer.evaluate_every_n_steps": None,
     "sweep": None,
+    "scale": None,
     "tuneup": None,
 }
 """What makes a training continue for as long as it is asked for steps, with nothing but steps in it."""

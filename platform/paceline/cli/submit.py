@@ -30,8 +30,8 @@ def add_command(commands: Any) -> None:
     add_config(submit, optional=True)
     submit.add_argument(
         "--job",
-        choices=("train", "sweep", "tuneup"),
-        help="default: sweep or tuneup, when the config has such a section",
+        choices=("train", "sweep", "scale", "tuneup"),
+        help="default: sweep, scale or tuneup, when the config has such a section",
     )
     submit.add_argument(
         "--address",
@@ -127,8 +127,8 @@ def _flags(options: argparse.Namespace, kind: str) -> list[str]:
     """
     if kind != "train" and options.fork:
         options.refuse(f"--fork is for train, and this job is a {kind}")
-    if kind == "tuneup" and options.extend:
-        options.refuse("--extend is for train and sweep, and this job is a tuneup")
+    if kind in ("scale", "tuneup") and options.extend:
+        options.refuse(f"--extend is for train and sweep, and this job is a {kind}")
     names = ("resume", "new", "fork", "extend", "json", "verbose", "quiet")
     wait = [f"--wait-for-resources={options.wait_for_resources:g}"] if options.wait_for_resources else []
     return [*wait, *(f"--{name}" for name in names if getattr(options, name))]

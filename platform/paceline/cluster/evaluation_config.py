@@ -36,6 +36,7 @@ WITHOUT_EFFECT = (
     "storage",
     "tracking",
     "sweep",
+    "scale",
     "tuneup",
     "scaling.min_workers",
     "data.global_batch_size",
@@ -156,6 +157,7 @@ def evaluation_config(
         "checkpoint.monitor": None,  # other metrics may be asked for than those that chose the best checkpoint
         "checkpoint.mode": None,
         "sweep": None,
+        "scale": None,
         "tuneup": None,
     }
     changed = overridden(_with(config, objects), overrides, before)

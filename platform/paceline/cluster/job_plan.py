@@ -169,15 +169,14 @@ def _raised_by(check: Callable[[], object]) -> Sequence[Problem]:
 
 
 def kind_of(config: ExperimentConfig) -> Kind:
-    """`sweep` or `tuneup` when the config has such a section, `sweep` when it has both; else `train`."""
-    if config.sweep is not None:
-        return "sweep"
-    return "train" if config.tuneup is None else "tuneup"
+    """`sweep`, `scale` or `tuneup`, the first of these sections that the config has; else `train`."""
+    sections: tuple[Kind, ...] = ("sweep", "scale", "tuneup")
+    return next((each for each in sections if getattr(config, each) is not None), "train")
 
 
 def _lost_places(config: ExperimentConfig, kind: Kind, environment: JobEnvironment) -> Iterator[Problem]:
     """Yield places of results that are wrong, or do not outlive the job."""
-    wrong = [*_raised_by(lambda: (storage_folder if kind == "tuneup" else storage_of)(config))]
+    wrong = [*_raised_by(lambda: (storage_folder if kind in ("scale", "tuneup") else storage_of)(config))]
     if uri := config.tracking.uri or environment.env_vars.get(ENVIRONMENT_VARIABLE, "").strip():
         tracking = config.tracking.model_copy(update={"uri": uri})
         wrong += _raised_by(lambda: tracking_uri(tracking, environment.folder))

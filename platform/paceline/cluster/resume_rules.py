@@ -30,6 +30,7 @@ CHANGES_NO_RESULT = (
     "data.persistent_workers",
     "data.cache",
     "trainer.epochs",
+    "scale",
     "tuneup",
 )
 """Keys and sections that change neither the numerics nor the order of the data."""

@@ -255,7 +255,7 @@ def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
         "derived.total_steps": derived.total_steps,
         "derived.threads_per_worker": worker_threads(config),
     }
-    unused = {"sweep", "tuneup", *unused_sections(config)}
+    unused = {"sweep", "scale", "tuneup", *unused_sections(config)}
     return {**flatten(shareable(config).model_dump(mode="json", exclude=unused)), **numbers}
 
 

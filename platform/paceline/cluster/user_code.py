@@ -72,7 +72,7 @@ def _is_installed(place: Path) -> bool:
     return any(place.is_relative_to(Path(prefix).resolve()) for prefix in {sys.prefix, sys.base_prefix})
 
 
-Kind = Literal["train", "sweep", "tuneup"]
+Kind = Literal["train", "sweep", "scale", "tuneup"]
 """The command that a job runs."""
 
 

@@ -8,6 +8,7 @@ from paceline.config.base import Component, Section
 from paceline.config.components import COMPONENT_SECTIONS
 from paceline.config.metric import MetricConfig
 from paceline.config.registry import component_union, components
+from paceline.config.scale import ScaleConfig
 from paceline.config.sections import (
     CheckpointConfig,
     ParallelConfig,
@@ -77,6 +78,9 @@ class ExperimentSchema(Section):
     """Which MLflow store the run is recorded in."""
     sweep: SweepConfig | None = None
     """What `paceline sweep` tries out. `null`, and with `paceline train`: nothing."""
+    scale: ScaleConfig | None = None
+    """What `paceline scale` looks for, without effect on `train` and `sweep`. `null`: as the defaults of the section
+    say."""
     tuneup: TuneupConfig | None = None
     """How `paceline tuneup` measures, without effect on `train` and `sweep`. `null`: as the defaults of the section
     say."""

@@ -21,7 +21,7 @@ LARGEST_SWEEP = 10_000
 SPACE, SEARCH, SCHEDULER, SAMPLES = "sweep.space", "sweep.search", "sweep.scheduler", "sweep.num_samples"
 METRIC, MODE, SEEDS, FIRST_RUNG = "sweep.metric", "sweep.mode", "sweep.seeds", "sweep.first_rung"
 CONSTRAINTS = "sweep.constraints"
-NOT_COMPUTED = ("name", "storage", "tracking", "checkpoint", "sweep", "tuneup")
+NOT_COMPUTED = ("name", "storage", "tracking", "checkpoint", "sweep", "scale", "tuneup")
 """What decides where and how trials are kept, and nothing of what they compute."""
 PBT_SECTIONS = ("optimizer", "lr_scheduler")
 

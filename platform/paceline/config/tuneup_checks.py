@@ -14,7 +14,7 @@ from paceline.config.tuneup import TuneupConfig
 from paceline.errors import Problem
 
 TECHNIQUES, SEEDS = "tuneup.techniques", "tuneup.seeds"
-NOT_COMPUTED = ("name", "seed", "storage", "sweep", "tuneup")
+NOT_COMPUTED = ("name", "seed", "storage", "sweep", "scale", "tuneup")
 """What says where a training is kept, or what it begins with, and nothing of how it is computed."""
 OF_THE_WORKERS = "scaling"
 MAY_CHANGE = "scaling.max_failures"

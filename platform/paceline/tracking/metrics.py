@@ -185,6 +185,18 @@ def trials_metric(ending: str) -> str:
 
 # On the run of a tune-up. Each is logged once, at step 0.
 
+SCALE_CRITICAL_BATCH = "scale/critical_batch_size"
+"""Critical batch size in samples, of a scale study."""
+
+SCALE_NOISE = "scale/noise_scale"
+"""Gradient noise scale in samples, of a scale study; the step is the number of samples trained on before."""
+
+SCALE_SPEEDUP = "scale/speedup"
+"""Seconds to the target of the config as it is over those of the recommendation, as verified by a scale study."""
+
+SCALE_SAMPLES_SPENT = "scale/samples_spent"
+"""Training samples that a scale study has used."""
+
 TUNEUP_SPEEDUP = "tuneup/speedup"
 """Samples a second with all recommended changes, over those of the config as it was."""
 
@@ -239,7 +251,8 @@ NAME = "paceline.name"
 """The config's `name`."""
 
 KIND = "paceline.kind"
-"""`sweep` for a sweep's own run, `trial` for one of its trials, `tuneup` for that of a tune-up, `run` for any other."""
+"""`sweep` for a sweep's own run, `trial` for one of its trials, `tuneup` for that of a tune-up, `scale` for that of a
+scale study, `run` for any other."""
 
 SWEEP_ID = "paceline.sweep_id"
 """The sweep that a `sweep` or `trial` belongs to."""

@@ -30,6 +30,7 @@ def test_sections_that_may_differ_make_no_other_job() -> None:
         "tracking.offline": "allow",
         "storage": {"path": "elsewhere"},
         "sweep": {"space": {"optimizer.lr": [0.1, 0.2]}},
+        "scale": {"seeds": 5},
     }
     assert set(changes) == set(STUDY.may_differ)
     assert {digest(**{key: value}) for key, value in changes.items()} == {digest()}

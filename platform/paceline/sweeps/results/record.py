@@ -122,7 +122,9 @@ def note_of(
 def changes_of(config: ExperimentConfig, best: Trial) -> dict[str, tuple[str, str]]:
     """Return the values of the sweep's config that a trial replaces, by dotted key: both values as text."""
     chosen = trial_config(config, best.params)
-    before, after = (flatten(each.model_dump(mode="json", exclude={"sweep", "tuneup"})) for each in (config, chosen))
+    before, after = (
+        flatten(each.model_dump(mode="json", exclude={"sweep", "scale", "tuneup"})) for each in (config, chosen)
+    )
     keys = [key for key in dict.fromkeys([*after, *before]) if before.get(key) != after.get(key)]
     texts = [{key: param_text(values.get(key)) for key in keys} for values in (before, after)]
     old, new = (without_secrets(values) for values in texts)

@@ -1,0 +1,143 @@
+"""Findings of a study: what was measured, what follows from it, and how sure that is."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from math import isfinite
+from typing import Any
+
+from paceline.batch_scaling.critical_batch import Branch, CriticalBatch, Rule
+from paceline.batch_scaling.step_time import StepTimeModel
+from paceline.direction import Direction
+
+
+@dataclass(frozen=True)
+class TargetMetric:
+    """A metric of the evaluation, and the value that it is to reach."""
+
+    name: str
+    value: float
+    mode: Direction
+
+    @property
+    def text(self) -> str:
+        """`val/accuracy >= 0.96`."""
+        return f"{self.name} {'>=' if self.mode == 'max' else '<='} {self.value:.6g}"
+
+
+@dataclass(frozen=True)
+class ScaleRow:
+    """A batch size with a number of workers, and what it is expected to take to the target."""
+
+    global_batch_size: int
+    workers: int
+    lr: float
+    """Peak learning rate."""
+    samples: float
+    steps: float
+    seconds: float
+    worker_seconds: float
+    """What is paid for: seconds times workers."""
+    is_extrapolated: bool
+    """Whether the batch is larger than any that was trained with, or so many workers were not measured."""
+    is_in_reach: bool
+    """Whether the target comes before the config's length of training ends."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Trainings to the target, one for each seed."""
+
+    global_batch_size: int
+    samples: tuple[int | None, ...]
+    """To the target; None where it was not reached."""
+    seconds: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class NoisePoint:
+    """The gradient noise scale at a point of training, in samples."""
+
+    samples: int
+    value: float
+    low: float
+    high: float | None
+
+
+@dataclass(frozen=True)
+class ScaleFindings:
+    """All that a study has found out."""
+
+    target: TargetMetric
+    own_batch_size: int
+    workers: int
+    samples_to_target: int
+    """Of the config as it is."""
+    critical: CriticalBatch | None
+    """None where no branch could be trained."""
+    branches: tuple[Branch, ...]
+    noise: tuple[NoisePoint, ...]
+    rule: Rule
+    """The learning-rate rule that held."""
+    rule_holds_to: int
+    """The largest batch size for which it did."""
+    step_time: StepTimeModel | None
+    step_time_error: float | None
+    """Median relative error of the step times on batch sizes that were left out of the fit."""
+    table: tuple[ScaleRow, ...]
+    fastest: ScaleRow | None
+    cheapest: ScaleRow | None
+    knee: ScaleRow | None
+    """The smallest batch whose time is within a tenth of the fastest's."""
+    recommended: Mapping[str, Any] = field(default_factory=dict)
+    """Overrides of the config; empty where it is best as it is."""
+    predicted_seconds: float | None = None
+    """To the target with the recommendation; of the config as it is where nothing is recommended."""
+    measured_seconds: float | None = None
+    """Median over the seeds of the verification; None without one."""
+    own_seconds: float | None = None
+    """Median over the seeds for the config as it is."""
+    verifications: tuple[Verification, ...] = ()
+    samples_spent: int = 0
+    """Training samples that the study has used, verification included."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def speedup(self) -> float | None:
+        """Measured seconds of the config as it is over those of the recommendation; None where not verified."""
+        if not (self.recommended and self.measured_seconds and self.own_seconds):
+            return None
+        return self.own_seconds / self.measured_seconds
+
+
+def findings_json(findings: ScaleFindings) -> dict[str, Any]:
+    """Return the findings as `paceline scale --json` prints them."""
+    critical, last = findings.critical, findings.noise[-1] if findings.noise else None
+    return {
+        "target": {findings.target.name: findings.target.value},
+        "critical_batch_size": finite(critical.size) if critical is not None else None,
+        "critical_batch_size_interval": [finite(critical.low), finite(critical.high)] if critical is not None else None,
+        "critical_batch_size_by_samples": [[samples, finite(size)] for samples, size in critical.by_samples]
+        if critical is not None
+        else [],
+        "noise_scale": last.value if last is not None else None,
+        "noise_scale_by_samples": [asdict(each) for each in findings.noise],
+        "lr_rule": findings.rule,
+        "lr_rule_holds_to": findings.rule_holds_to,
+        "recommended": dict(findings.recommended),
+        "samples_to_target": findings.samples_to_target,
+        "samples_spent": findings.samples_spent,
+        "predicted_seconds": findings.predicted_seconds,
+        "measured_seconds": findings.measured_seconds,
+        "own_seconds": findings.own_seconds,
+        "speedup": findings.speedup,
+        "step_time_error": findings.step_time_error,
+        "table": [asdict(row) for row in findings.table],
+        "branches": [{**asdict(each), "loss": finite(each.loss)} for each in findings.branches],
+        "verifications": [asdict(each) for each in findings.verifications],
+        "notes": list(findings.notes),
+    }
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON takes it."""
+    return value if isfinite(value) else None

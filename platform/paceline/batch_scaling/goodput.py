@@ -1,0 +1,87 @@
+"""Goodput: statistical efficiency times throughput (Pollux, OSDI 2021), as seconds to the target.
+
+samples(B) = samples(B_0) / efficiency(B),        seconds(B, w) = samples(B) / B * T_step(B, w)
+"""
+
+from collections.abc import Mapping, Sequence
+
+from paceline.batch_scaling.critical_batch import CriticalBatch, expected_efficiency
+from paceline.batch_scaling.findings import ScaleRow
+from paceline.batch_scaling.step_time import StepTimeModel
+
+NEAR = 1.1
+"""Within this factor of the fastest time, a smaller batch is the knee."""
+
+
+def goodput_table(
+    batch_sizes: Sequence[int],
+    workers: Sequence[int],
+    *,
+    own_batch_size: int,
+    own_samples: int,
+    measured_workers: int,
+    largest_trained: int,
+    critical: CriticalBatch,
+    seconds_per_step: Mapping[int, float],
+    step_time: StepTimeModel,
+    micro_batch_size: Mapping[int, int],
+    lr: Mapping[int, float],
+    most_samples: float,
+) -> list[ScaleRow]:
+    """Return a row for each batch size and number of workers that can share it.
+
+    Args:
+        own_samples: to the target, with the config's own batch.
+        measured_workers: that `seconds_per_step` is of.
+        largest_trained: the largest batch size of a branch.
+        seconds_per_step: by batch size, as measured.
+        micro_batch_size: of one worker, by batch size, with `measured_workers`.
+        lr: peak learning rate by batch size.
+        most_samples: of the config's length of training.
+    """
+    rows = []
+    for size in batch_sizes:
+        samples = own_samples / expected_efficiency(size, own_batch_size, critical.size)
+        for count in workers:
+            if size % count:
+                continue
+            is_measured = count == measured_workers and size in seconds_per_step
+            if is_measured:
+                step_seconds = seconds_per_step[size]
+            else:
+                micro = min(micro_batch_size.get(size, size // count), size // count)
+                step_seconds = step_time.seconds(micro, -(-size // (micro * count)), count)
+            seconds = samples / size * step_seconds
+            rows.append(
+                ScaleRow(
+                    global_batch_size=size,
+                    workers=count,
+                    lr=lr[size],
+                    samples=samples,
+                    steps=samples / size,
+                    seconds=seconds,
+                    worker_seconds=seconds * count,
+                    is_extrapolated=not is_measured or size > largest_trained,
+                    is_in_reach=samples <= most_samples,
+                )
+            )
+    return rows
+
+
+def fastest_of(rows: Sequence[ScaleRow]) -> ScaleRow | None:
+    """Return the row with the fewest seconds of those in reach."""
+    return min((row for row in rows if row.is_in_reach), key=lambda row: row.seconds, default=None)
+
+
+def cheapest_of(rows: Sequence[ScaleRow]) -> ScaleRow | None:
+    """Return the row with the fewest worker-seconds of those in reach."""
+    return min((row for row in rows if row.is_in_reach), key=lambda row: row.worker_seconds, default=None)
+
+
+def knee_of(rows: Sequence[ScaleRow]) -> ScaleRow | None:
+    """Return the smallest batch whose time is nearly the fastest's, for the number of workers of that one."""
+    fastest = fastest_of(rows)
+    if fastest is None:
+        return None
+    near = [row for row in rows if row.workers == fastest.workers and row.seconds <= NEAR * fastest.seconds]
+    return min(near, key=lambda row: row.global_batch_size)

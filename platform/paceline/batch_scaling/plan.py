@@ -1,0 +1,267 @@
+"""The configs of a study: the config as it is, its branches, and what is verified."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import exp, gcd, sqrt
+from typing import Any
+
+from paceline.batch_scaling.critical_batch import Rule
+from paceline.batch_scaling.findings import TargetMetric
+from paceline.config.data import Sizes
+from paceline.config.derived import derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.scale import ScaleConfig
+from paceline.direction import default_mode
+
+EVALUATIONS = 40
+"""Evaluations over the config's length of training, at the most."""
+POINTS = (0.1, 0.2, 0.35)
+"""Shares of that length after which branches begin; not before the warmup is over."""
+HALF_BRANCH = 16
+"""Optimizer steps of each half of a branch. Only the second one counts: the first steps after a change are unlike
+those of a training that had the batch all along."""
+MOST_SHARE = 0.5
+"""Length of a branch as a share of the config's length of training, at the most."""
+LEAST_HALF = 12
+"""Optimizer steps of each half of a branch, at the least."""
+REFERENCE_EVALUATIONS = 16
+"""Evaluations of a branch with the config's own batch."""
+AVERAGED_STEPS = 32
+"""Steps of the config's own batch over whose samples weights are averaged."""
+MOST_DOUBLINGS = 4
+NEVER = 10**12
+NOISE_MEASUREMENTS = 200
+"""Measurements of the noise scale over the config's length of training, at the least."""
+WARMUP_SHARE = 0.05
+"""Length of the warmup, as a share of the samples, for a larger batch where the config has none."""
+SEGMENT = "paceline.batch_scaling.segment:Segment"
+AVERAGE = "paceline.batch_scaling.segment:TrailingAverage"
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """What follows from the config and a look at its data."""
+
+    config: ExperimentConfig
+    own_batch_size: int
+    own_lr: float
+    """Peak learning rate of the config as it is."""
+    train_samples: int
+    steps: int
+    """Optimizer steps of the config as it is."""
+    warmup_steps: int
+    """Of them, those of the warmup."""
+    normalises_batches: bool
+    """Whether the model normalises over micro-batches, which then must stay whole."""
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, facts: Mapping[str, Any]) -> "StudyPlan":
+        """Take the answer of `segment.look`."""
+        plain = config.with_overrides({"sweep": None, "tuneup": None})
+        derived = derive(plain, Sizes(facts["train_samples"], 1))
+        assert derived.total_steps is not None
+        assert derived.lr is not None
+        return cls(
+            plain,
+            derived.batch.global_batch_size,
+            derived.lr,
+            facts["train_samples"],
+            derived.total_steps,
+            derived.warmup_steps or 0,
+            facts["normalises_batches"],
+        )
+
+    @property
+    def section(self) -> ScaleConfig:
+        """The section `scale`."""
+        return self.config.scale or ScaleConfig()
+
+    @property
+    def workers(self) -> int:
+        """Worker processes."""
+        return max(1, self.config.scaling.num_workers)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the config's length of training, at most."""
+        return self.steps * self.own_batch_size
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of the verification."""
+        return [self.config.seed + number for number in range(self.section.seeds)]
+
+    @property
+    def target(self) -> TargetMetric | None:
+        """None: what the config as it is has at its end."""
+        if self.section.target is None:
+            return None
+        ((name, value),) = self.section.target.items()
+        return TargetMetric(name, value, self.section.mode or default_mode(name))
+
+    @property
+    def rules(self) -> tuple[Rule, Rule]:
+        """The rule that fits the optimizer, then another one."""
+        return ("sqrt", "linear") if self.config.optimizer.lr_scaling_rule == "sqrt" else ("linear", "sqrt")
+
+    @property
+    def evaluation_steps(self) -> int:
+        """Steps of the config's own batch between two evaluations: halves of branches, which begin and end at one."""
+        return HALF_BRANCH * max(1, round(self.steps / EVALUATIONS / HALF_BRANCH))
+
+    @property
+    def point_steps(self) -> list[int]:
+        """Optimizer steps after which branches begin."""
+        every, warmup = self.evaluation_steps, self.warmup_steps
+        return sorted({max(1, round(max(share * self.steps, warmup) / every)) * every for share in POINTS})
+
+    @property
+    def longest_branch(self) -> int:
+        """Samples of the longest branches."""
+        return round(MOST_SHARE * self.samples)
+
+    @property
+    def branch_sizes(self) -> list[int]:
+        """Batch sizes of the branches, the smallest first."""
+        doubled = [self.own_batch_size * 2**each for each in range(1, MOST_DOUBLINGS + 1)]
+        return [size for size in doubled if size <= self.train_samples and self.half_steps(size) >= LEAST_HALF]
+
+    def half_steps(self, size: int) -> int:
+        """Optimizer steps of each half of a branch."""
+        return min(HALF_BRANCH, self.longest_branch // (2 * size))
+
+    def batch_sizes(self, largest_trained: int) -> list[int]:
+        """Batch sizes of the table: those asked for, or the config's own and one further than branches went."""
+        if self.section.batch_sizes != "auto":
+            return sorted({self.own_batch_size, *self.section.batch_sizes})
+        sizes = [self.own_batch_size, *self.branch_sizes]
+        return [size for size in sizes if size <= 2 * largest_trained]
+
+    @property
+    def worker_counts(self) -> list[int]:
+        """Numbers of workers of the table."""
+        if self.section.workers != "auto":
+            return sorted({self.workers, *self.section.workers})
+        own = self.workers
+        return sorted({max(1, own // 4), max(1, own // 2), own, 2 * own, 4 * own})
+
+    def shares(self, size: int) -> tuple[int, int]:
+        """Micro-batch size and accumulation of a global batch."""
+        batch = derive(self.at_batch(size, "none"), None).batch
+        # with `micro_batch_size: max`, neither is known beforehand
+        return batch.micro_batch_size or max(1, size // self.workers), batch.gradient_accumulation_steps or 1
+
+    def lr(self, size: int, rule: Rule) -> float:
+        """Peak learning rate at a batch size."""
+        ratio = size / self.own_batch_size
+        return self.own_lr * {"none": 1.0, "sqrt": sqrt(ratio), "linear": ratio}[rule]
+
+    # --- configs
+
+    def overrides(self, size: int, rule: Rule) -> dict[str, Any]:
+        """Return what `train` is given for a batch size; nothing for the config's own."""
+        if size == self.own_batch_size:
+            return {}
+        found: dict[str, Any] = {"data.global_batch_size": size, **self._rule(rule)}
+        schedule = self.config.lr_scheduler
+        has_warmup = any((schedule.warmup_epochs, schedule.warmup_steps, schedule.warmup_samples))
+        if not has_warmup and rule != "none":
+            found["lr_scheduler.warmup_samples"] = round(WARMUP_SHARE * self.samples)
+        return found
+
+    def at_batch(self, size: int, rule: Rule) -> ExperimentConfig:
+        """Return the config with another batch size."""
+        return self.config.with_overrides(self.overrides(size, rule))
+
+    def own_config(self) -> ExperimentConfig:
+        """Return the config as it is, which measures its noise scale and saves where branches begin."""
+        every = self.evaluation_steps
+        save_at = [step * self.own_batch_size for step in self.point_steps]
+        target = self.target
+        return self._watched(
+            self.config.with_overrides({**self._noise(), **_saving}),
+            every,
+            {"save_at": save_at, **({} if target is None else _goal(target))},
+        )
+
+    def branch_config(self, start_samples: int, start_step: int, size: int, rule: Rule) -> ExperimentConfig:
+        """Return the config that trains on from a checkpoint with another batch, and is evaluated after each half."""
+        half = self.half_steps(size)
+        # evaluations fall on multiples of a number of steps, which must hit both ends
+        return self._branch(start_samples, size, rule, gcd(start_step, half), start_samples + 2 * half * size)
+
+    def reference_config(self, start_samples: int) -> ExperimentConfig:
+        """Return the config that trains on from a checkpoint as it is, and is evaluated many times."""
+        every = max(1, self.longest_branch // self.own_batch_size // REFERENCE_EVALUATIONS)
+        return self._branch(start_samples, self.own_batch_size, "none", every, start_samples + self.longest_branch)
+
+    def _branch(self, start_samples: int, size: int, rule: Rule, every: int, until: int) -> ExperimentConfig:
+        stages = [
+            {"samples": 0, "global_batch_size": self.own_batch_size},
+            {"samples": start_samples, "global_batch_size": size},
+        ]
+        callbacks: list[Any] = list(self.config.callbacks)
+        if not any(each.describe() == "ema" for each in callbacks):
+            decay = exp(-size / (AVERAGED_STEPS * self.own_batch_size))
+            callbacks.append({"path": AVERAGE, "args": {"decay": decay}})
+        changed = self.config.with_overrides(
+            {
+                "data.global_batch_size": None,
+                "data.batch_size_schedule": stages,
+                "callbacks": callbacks,
+                **self._rule(rule),
+                **_saving,
+            }
+        )
+        return self._watched(changed, every, {"until_samples": until})
+
+    def verification_config(self, size: int, rule: Rule, seed: int, target: TargetMetric) -> ExperimentConfig:
+        """Return the config that trains to the target with a batch size."""
+        config = self.at_batch(size, rule).with_overrides({"seed": seed})
+        every = max(1, round(self.evaluation_steps * self.own_batch_size / size))
+        return self._watched(config, every, _goal(target))
+
+    def _watched(self, config: ExperimentConfig, every: int, segment: Mapping[str, Any]) -> ExperimentConfig:
+        callbacks = [*config.callbacks, {"path": SEGMENT, "args": dict(segment)}]
+        return config.with_overrides(
+            {
+                "callbacks": callbacks,
+                "trainer.evaluate_every_n_steps": every,
+                "trainer.evaluate_every_n_epochs": 0,
+                "scale": None,
+            }
+        )
+
+    def _rule(self, rule: Rule) -> dict[str, Any]:
+        if rule == "none":
+            return {"optimizer.lr": self.own_lr, "optimizer.lr_scaling": "none"}
+        base = {"optimizer.lr": self.own_lr, "optimizer.base_batch_size": self.own_batch_size}
+        return {**base, "optimizer.lr_scaling": rule}
+
+    def _noise(self) -> dict[str, Any]:
+        measured = {
+            "trainer.noise_scale": True,
+            "trainer.noise_scale_every_n_steps": max(1, min(10, self.steps // NOISE_MEASUREMENTS)),
+        }
+        if self.config.parallel.strategy != "ddp" or self.config.parallel.comm_hook == "powersgd":
+            return {}
+        if self.config.optimizer.lr_scaling == "adascale" or self.config.data.micro_batch_size == "max":
+            return {}
+        if self.workers > 1 or (derive(self.config, None).batch.gradient_accumulation_steps or 1) > 1:
+            return measured
+        if self.normalises_batches or self.own_batch_size % 2:
+            return {}
+        halves = {"data.micro_batch_size": self.own_batch_size // 2, "trainer.gradient_accumulation_steps": "auto"}
+        return {**measured, **halves}
+
+
+def _goal(target: TargetMetric) -> dict[str, Any]:
+    return {"metric": target.name, "target": target.value, "mode": target.mode}
+
+
+_saving: Mapping[str, Any] = {
+    "checkpoint.every_n_steps": NEVER,
+    "checkpoint.every_n_epochs": None,
+    "checkpoint.keep": 100,
+    "checkpoint.monitor": None,
+}

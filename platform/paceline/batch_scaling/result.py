@@ -1,0 +1,99 @@
+"""Result of `scale`."""
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.batch_scaling.findings import ScaleFindings, findings_json
+from paceline.batch_scaling.texts import HEADING, critical_text, noise_text, rows_of, summary_text, time_text
+from paceline.cluster.listener import UI_HINT
+from paceline.config.experiment import ExperimentConfig
+from paceline.redaction import redact
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LEFT = "style='text-align:left'"
+
+
+@dataclass(frozen=True, repr=False)
+class ScaleResult:
+    """A finished study of batch sizes."""
+
+    scale_id: str
+    name: str
+    findings: ScaleFindings
+    config: ExperimentConfig
+    """The config as it was."""
+    recommended_path: str
+    """File with the recommended config, which `train` accepts; empty where no file can hold it."""
+    folder: Path
+    wall_seconds: float
+    mlflow_url: str | None
+    mlflow_run_id: str | None
+    needs_ui: bool = False
+    """True if the link needs `paceline ui` to be running."""
+
+    @property
+    def recommended(self) -> ExperimentConfig:
+        """The recommended config."""
+        return self.config.with_overrides({**self.findings.recommended, "scale": None})
+
+    @property
+    def df(self) -> "pd.DataFrame":
+        """A row for each batch size and number of workers."""
+        import pandas as pd
+
+        return pd.DataFrame(findings_json(self.findings)["table"])
+
+    def to_json(self) -> dict[str, Any]:
+        """As `paceline scale --json` prints it."""
+        return {
+            "scale_id": self.scale_id,
+            "name": self.name,
+            "summary": redact(summary_text(self.findings)),
+            **findings_json(self.findings),
+            "recommended_path": self.recommended_path,
+            "wall_seconds": self.wall_seconds,
+            "mlflow_url": self.mlflow_url,
+        }
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Heading and rows: a batch size and number of workers each."""
+        return HEADING, rows_of(self.findings)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Rows below the table: label and text."""
+        found, link = self.findings, self.mlflow_url or ""
+        changes = ", ".join(f"{key}={value}" for key, value in found.recommended.items())
+        rows = [
+            ("summary", summary_text(found)),
+            ("target", found.target.text),
+            ("critical batch", critical_text(found.critical)),
+            ("noise scale", noise_text(found)),
+            ("rule", f"{found.rule}, up to a batch of {found.rule_holds_to:,}"),
+            ("recommended", changes),
+            ("time", time_text(found)),
+            ("samples spent", f"{found.samples_spent:,}"),
+            *(("note", note) for note in found.notes),
+            ("config", self.recommended_path),
+            ("wall time", f"{self.wall_seconds:.0f} s"),
+            ("MLflow", f"{link}{UI_HINT if self.needs_ui else ''}" if link else ""),
+        ]
+        return [(label, text) for label, text in rows if text]
+
+    def __repr__(self) -> str:
+        return f"<ScaleResult {self.name}/{self.scale_id}; {redact(summary_text(self.findings))}>"
+
+    def _repr_html_(self) -> str:
+        heading, sizes = self.table()
+        cells = "".join(f"<th>{escape(each)}</th>" for each in heading)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in sizes)
+        rows = "".join(f"<tr><th {_LEFT}>{escape(label)}</th>{_cell(text)}</tr>" for label, text in self.rows())
+        summary = f"<p>{escape(repr(self))}</p><table>{rows}</table>"
+        return f"{summary}<table><tr>{cells}</tr>{body}</table>"
+
+
+def _cell(text: str) -> str:
+    return f"<td {_LEFT}>{escape(redact(text))}</td>"

@@ -1,0 +1,168 @@
+"""The jobs of a study in its worker processes: a look at the model and the data, and a stretch of training."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from paceline._compat.torch import BatchNormBase
+from paceline.bench.surroundings import surroundings
+from paceline.callbacks._ema import EMA
+from paceline.callbacks.callback import Callback, Control, TrainContext
+from paceline.cluster.initial_weights import weights_finder
+from paceline.config.derived import derive
+from paceline.config.experiment import ExperimentConfig
+from paceline.data.base import DataConfig
+from paceline.direction import Direction
+from paceline.engine.build import build_trainer
+from paceline.engine.build_task import seed_model
+from paceline.engine.dist_context import DistContext
+from paceline.engine.outcome import Diverged
+from paceline.engine.reporter import MemoryReporter
+from paceline.engine.trial_steps import release
+from paceline.models.base import ModelConfig
+from paceline.tasks.base import TaskConfig
+
+LOOK = "paceline.batch_scaling.segment:look"
+TRAIN_SEGMENT = "paceline.batch_scaling.segment:train_segment"
+
+
+class Segment(Callback):
+    """Ends a stretch of training at a number of samples, or once a metric has reached its target; both are looked at
+    after evaluations alone.
+
+    Args:
+        until_samples: None sets no end.
+        metric: of the evaluation, compared with `target`; None compares none.
+        save_at: numbers of samples at which a checkpoint is saved.
+    """
+
+    def __init__(
+        self,
+        until_samples: int | None = None,
+        metric: str | None = None,
+        target: float = 0.0,
+        mode: Direction = "max",
+        save_at: Sequence[int] = (),
+    ) -> None:
+        self._until = inf if until_samples is None else until_samples
+        self._metric, self._target, self._mode = metric, target, mode
+        self._save_at = frozenset(save_at)
+        self.evaluations: list[tuple[int, dict[str, float]]] = []
+        """Samples and metrics of each evaluation."""
+        self.reached_samples: int | None = None
+        """Samples when the target was reached."""
+        self.saved: list[tuple[int, int]] = []
+        """Samples and step of each checkpoint that was asked for."""
+
+    def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control:
+        """Stop, or save, if that is due."""
+        self.evaluations.append((ctx.samples, dict(metrics)))
+        if self._metric is not None and is_reached(metrics.get(self._metric), self._target, self._mode):
+            self.reached_samples = ctx.samples
+            return Control.STOP
+        if ctx.samples >= self._until:
+            return Control.STOP
+        if ctx.samples in self._save_at:
+            self.saved.append((ctx.samples, ctx.step))
+            return Control.SAVE
+        return Control.CONTINUE
+
+
+class TrailingAverage(EMA):
+    """Evaluates a branch with an average of its weights, which begins at those that it resumed with: single weights
+    scatter by more than a branch gains.
+
+    Args:
+        decay: weight of the average so far at each step.
+    """
+
+    def __init__(self, decay: float) -> None:
+        super().__init__(decay, warmup=False)
+
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Start from the weights that were resumed."""
+        self.setup(ctx)
+
+
+def is_reached(value: float | None, target: float, mode: Direction) -> bool:
+    """Return True if a metric is at its target or beyond it."""
+    return value is not None and (value >= target if mode == "max" else value <= target)
+
+
+def look(configs: Sequence[ExperimentConfig], options: Mapping[str, Any], ranks: DistContext) -> Mapping[str, Any]:
+    """Build the model and the data once.
+
+    Returns:
+        `train_samples`, `normalises_batches`, `global_batch_size`, and what measurements depend on.
+    """
+    (config,) = configs
+    seed_model(config.seed)
+    task = TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
+    train = DataConfig.of(config.data).sets().train
+    return {
+        **surroundings(config, ranks),
+        "train_samples": len(train),
+        "normalises_batches": any(isinstance(each, BatchNormBase) for each in task.modules()),
+        "global_batch_size": derive(config, None).batch.global_batch_size,
+    }
+
+
+def train_segment(
+    configs: Sequence[ExperimentConfig], options: Mapping[str, Any], ranks: DistContext
+) -> Mapping[str, Any]:
+    """Train until the config's `Segment` says to stop, or to the end.
+
+    Args:
+        configs: one, whose last callback is a `Segment`.
+        options: `checkpoints`, a folder to save in; or `resume_from`, a checkpoint. `folder`, where the latter is put.
+
+    Returns:
+        `evaluations`, pairs of samples and metrics; `noise`, quadruples of samples, noise scale and its interval;
+        `samples` and `seconds` of the training steps of this stretch; `reached_samples` or None; `saved`, pairs of
+        samples and checkpoint; `diverged`.
+    """
+    (config,) = configs
+    release(ranks.device)  # of the jobs before
+    folder = _folder_of(options, ranks)
+    reporter, begun = MemoryReporter(), perf_counter()
+    trainer = build_trainer(config, ranks, reporter, folder, find_weights=weights_finder(config))
+    segment = next(each for each in trainer.callbacks if isinstance(each, Segment))
+    before, diverged = trainer.state.position.samples, False
+    try:
+        trainer.fit()
+    except Diverged:  # on all ranks together
+        diverged = True
+    return {
+        "evaluations": segment.evaluations,
+        "noise": _noise(reporter, trainer.state.position),
+        "samples": trainer.state.position.samples - before,
+        "seconds": trainer.meter.split().get("training", perf_counter() - begun),
+        "reached_samples": segment.reached_samples,
+        "saved": [(samples, f"step-{step}") for samples, step in segment.saved],
+        "diverged": diverged,
+    }
+
+
+def _folder_of(options: Mapping[str, Any], ranks: DistContext) -> Path | None:
+    if "checkpoints" in options:
+        return Path(options["checkpoints"])
+    if "resume_from" not in options:
+        return None
+    folder, source = Path(options["folder"]), Path(options["resume_from"])
+    if ranks.is_first:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, folder / source.name)
+    ranks.sum_numbers([0.0])  # the others look only once it is there
+    return folder
+
+
+def _noise(reporter: MemoryReporter, position: Any) -> list[tuple[int, float, float, float | None]]:
+    per_step = position.samples / max(1, position.step)
+    return [
+        (round(step * per_step), values["noise_scale"], values["noise_scale_low"], values.get("noise_scale_high"))
+        for step, values in reporter.points
+        if "noise_scale" in values
+    ]

@@ -1,0 +1,79 @@
+"""Time of a step over micro-batch size, accumulation and workers (Pollux, OSDI 2021, section 3.2).
+
+    T_step = accumulation * T_compute(micro-batch) + T_exchange(workers)
+    T_compute(m) = a + b m,        T_exchange(w) = c * (w - 1) / w,  0 for one worker
+
+The exchange of a ring all-reduce moves 2 (w - 1) / w times the gradients. Pollux's overlap of both is left out: what
+overlaps is in c, since it is fitted to whole steps.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A kind of step, and how long it takes."""
+
+    micro_batch_size: int
+    accumulation: int
+    workers: int
+    seconds: float
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of the step."""
+        return self.micro_batch_size * self.accumulation * self.workers
+
+
+@dataclass(frozen=True)
+class StepTimeModel:
+    """Seconds of a step; all three are at least 0."""
+
+    fixed_seconds: float
+    """a: of each micro-batch, whatever its size."""
+    sample_seconds: float
+    """b: of each sample."""
+    exchange_seconds: float
+    """c: of the exchange between very many workers."""
+    has_exchange: bool
+    """Whether the exchange was observed at all: without it, more workers are predicted too well."""
+
+    def seconds(self, micro_batch_size: float, accumulation: int, workers: int) -> float:
+        """Return the predicted seconds of a step."""
+        compute = self.fixed_seconds + self.sample_seconds * micro_batch_size
+        return accumulation * compute + self.exchange_seconds * (workers - 1) / workers
+
+
+def fit_step_time(measured: Sequence[MeasuredStep]) -> StepTimeModel:
+    """Fit the model to relative errors, by least squares with coefficients of at least 0.
+
+    Args:
+        measured: at least one.
+    """
+    from scipy.optimize import nnls
+
+    rows = [
+        [each.accumulation, each.accumulation * each.micro_batch_size, (each.workers - 1) / each.workers]
+        for each in measured
+    ]
+    seconds = np.asarray([each.seconds for each in measured])
+    coefficients, _ = nnls(np.asarray(rows) / seconds[:, None], np.ones(len(measured)))
+    fixed, sample, exchange = map(float, coefficients)
+    return StepTimeModel(fixed, sample, exchange, any(each.workers > 1 for each in measured))
+
+
+def held_out_errors(measured: Sequence[MeasuredStep]) -> list[float]:
+    """Return the relative error for each measured step of the model that is fitted to all others.
+
+    Args:
+        measured: at least three.
+    """
+    errors = []
+    for index, left_out in enumerate(measured):
+        model = fit_step_time([*measured[:index], *measured[index + 1 :]])
+        predicted = model.seconds(left_out.micro_batch_size, left_out.accumulation, left_out.workers)
+        errors.append(predicted / left_out.seconds - 1)
+    return errors

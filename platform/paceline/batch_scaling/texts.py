@@ -1,0 +1,85 @@
+"""Findings of a study in words: for the terminal, a notebook, MLflow and the recommended config."""
+
+from math import isfinite
+
+from paceline.batch_scaling.critical_batch import CriticalBatch
+from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
+
+HEADING = ("batch", "workers", "lr", "samples", "steps", "time", "worker time", "")
+
+
+def rows_of(findings: ScaleFindings) -> list[tuple[str, ...]]:
+    """Return a row for each batch size and number of workers."""
+    return [
+        (
+            f"{row.global_batch_size:,}",
+            str(row.workers),
+            f"{row.lr:.4g}",
+            f"{row.samples:,.0f}",
+            f"{row.steps:,.0f}",
+            seconds_text(row.seconds),
+            seconds_text(row.worker_seconds),
+            ", ".join(_marks(findings, row)),
+        )
+        for row in findings.table
+    ]
+
+
+def _marks(findings: ScaleFindings, row: ScaleRow) -> list[str]:
+    is_own = row.global_batch_size == findings.own_batch_size and row.workers == findings.workers
+    named = {
+        "as it is": is_own,
+        "fastest": row == findings.fastest,
+        "cheapest": row == findings.cheapest,
+        "knee": row == findings.knee,
+        "extrapolated": row.is_extrapolated,
+        "not within the config's length": not row.is_in_reach,
+    }
+    return [name for name, holds in named.items() if holds]
+
+
+def summary_text(findings: ScaleFindings) -> str:
+    """Return the answer in a sentence."""
+    if not findings.recommended:
+        return f"the config is best as it is, with a batch of {findings.own_batch_size:,}"
+    size = findings.recommended["data.global_batch_size"]
+    start = f"a batch of {size:,} with the {findings.rule} rule reaches {findings.target.text}"
+    if findings.speedup is not None:
+        return f"{start} {findings.speedup:.2f}x as fast, measured over {len(findings.verifications[-1].seconds)} seeds"
+    return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
+
+
+def critical_text(critical: CriticalBatch | None) -> str:
+    """Return `420 samples (310 to 560 over training)`."""
+    if critical is None:
+        return "not measured"
+    if not isfinite(critical.size):
+        return "larger than any batch that was tried"
+    high = f"{critical.high:,.0f}" if isfinite(critical.high) else "no limit"
+    return f"{critical.size:,.0f} samples ({critical.low:,.0f} to {high} over training)"
+
+
+def noise_text(findings: ScaleFindings) -> str:
+    """Return the newest noise scale with its interval."""
+    if not findings.noise:
+        return ""
+    last = findings.noise[-1]
+    high = "no limit" if last.high is None else f"{last.high:,.0f}"
+    return f"{last.value:,.0f} samples (95 % CI {last.low:,.0f} to {high})"
+
+
+def time_text(findings: ScaleFindings) -> str:
+    """Return predicted and measured time to the target."""
+    parts = [
+        f"predicted {seconds_text(findings.predicted_seconds)}" if findings.predicted_seconds is not None else "",
+        f"measured {seconds_text(findings.measured_seconds)}" if findings.measured_seconds is not None else "",
+        f"as it is {seconds_text(findings.own_seconds)}" if findings.own_seconds is not None else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def seconds_text(seconds: float) -> str:
+    """Return `12.3 s`, `4.5 min` or `2.1 h`."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -1,0 +1,128 @@
+"""`paceline scale` as a user calls it: its output, its files, its run in MLflow, and what a kill leaves of it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline import load_config
+from support.cli.command import run_in_process
+from support.runs.command_process import CommandProcess
+
+CODE = """
+import torch
+from torch.utils.data import TensorDataset
+
+
+def blobs(samples, seed):
+    draw = torch.Generator().manual_seed(seed)
+    targets = torch.randint(4, (samples,), generator=draw)
+    centres = torch.nn.functional.one_hot(targets, 8).float()
+    return TensorDataset(centres + 0.45 * torch.randn(samples, 8, generator=draw), targets)
+
+
+def build():
+    return blobs(2048, 0), blobs(512, 1)
+"""
+CONFIG = """
+name: blobs
+model: {name: mlp, in_features: 8, num_classes: 4, hidden: [16]}
+data: {path: "blobs:build", global_batch_size: 8}
+optimizer: {name: sgd, lr: 0.02, momentum: 0.9}
+trainer: {epochs: 3}
+scaling: {num_workers: 0}
+scale: {target: {val/loss: 0.37}, budget_seconds: 600, seeds: 2}
+"""
+COMMAND = ("scale", "blobs.yaml", "--json")
+
+
+@pytest.fixture
+def home(tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(prepared_database, tmp_path)
+    (tmp_path / "blobs.py").write_text(CODE)
+    (tmp_path / "blobs.yaml").write_text(CONFIG)
+    return tmp_path
+
+
+def check_findings(found: dict[str, Any]) -> None:
+    assert found["target"] == {"val/loss": 0.37}
+    assert found["critical_batch_size"] is None or found["critical_batch_size"] > 0
+    assert found["noise_scale"] > 0
+    assert {branch["batch_size"] for branch in found["branches"]} >= {16, 32}
+    assert found["samples_spent"] > found["samples_to_target"] > 0
+    assert {row["global_batch_size"] for row in found["table"]} >= {8, 16, 32}
+    assert all(row["is_extrapolated"] for row in found["table"] if row["workers"] != 1)
+    recommended = load_config(found["recommended_path"])
+    size = found["recommended"].get("data.global_batch_size", 8)
+    assert recommended.data.global_batch_size == size
+    assert recommended.scale is None
+    if found["recommended"]:
+        assert found["speedup"] > 1
+        assert found["measured_seconds"] < found["own_seconds"]
+
+
+def check_mlflow(home: Path, found: dict[str, Any]) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{home}/mlflow.db")
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert (run.info.status, run.data.tags["paceline.kind"]) == ("FINISHED", "scale")
+    assert run.data.metrics["scale/samples_spent"] == found["samples_spent"]
+    assert run.data.tags["mlflow.note.content"].startswith("## blobs, scaled")
+    files = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert {"recommended.yaml", "findings.json", "config.yaml"} <= files
+
+
+def answered(home: Path) -> list[str]:
+    """The lines of its journal that hold an answer."""
+    journals = list((home / "runs" / "blobs").glob("*/jobs.jsonl"))
+    assert len(journals) <= 1
+    return [line for journal in journals for line in journal.read_text().splitlines() if '"kind":"done"' in line]
+
+
+@pytest.mark.timeout(600)
+def test_a_study_that_was_killed_is_resumed_and_answers(home: Path) -> None:
+    command = CommandProcess(home, {})
+    try:
+        command.give(*COMMAND)
+        command.until(lambda: len(answered(home)) >= 4)
+        command.kill()
+        before = answered(home)
+        command.give(*COMMAND)
+        found = command.result()
+    finally:
+        command.leave()
+    after = answered(home)
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    check_findings(found)
+    check_mlflow(home, found)
+    (folder,) = (each.parent for each in (home / "runs" / "blobs").glob("*/scale.json"))
+    assert folder.name == found["scale_id"]
+    assert json.loads((folder / "scale.json").read_text())["status"] == "finished"
+    assert not (folder / "checkpoints").exists()
+    # nothing is left to resume
+    assert run_in_process(home, *COMMAND, "--resume").code == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("val/loss=1e-9", "target-not-reached"),
+        ("val/loss=9", "target-at-once"),
+        ("val/nonsense=1", "target-unknown"),
+    ],
+)
+def test_a_bad_target_is_answered_in_words(home: Path, target: str, code: str) -> None:
+    ended = run_in_process(home, "scale", "blobs.yaml", "--target", target, "trainer.epochs=1")
+    assert ended.code == 1, ended.err
+    assert f"[{code}]" in ended.err
+
+
+@pytest.mark.parametrize("target", ["val/loss", "=1", "val/loss=low"])
+def test_a_target_that_is_none_is_refused(home: Path, target: str) -> None:
+    assert run_in_process(home, "scale", "blobs.yaml", "--target", target).code == 2
+    assert not (home / "runs").exists()
