@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +19,8 @@ PREFIX = "paceline-"
 DEFAULT_ROOT = Path("/tmp")
 LONGEST_SOCKET = 103
 """Characters that a socket's path may have on any system."""
+REMOVAL_SECONDS = 5.0
+"""How long a folder is removed again and again, while files appear in it."""
 _RAY = "r"
 """Folder in it that Ray gets, and opens to everybody, who cannot get there."""
 _SOCKET = f"{_RAY}/session_2000-01-01_00-00-00_000000_0000000/sockets/plasma_store"
@@ -41,7 +44,7 @@ def private_ray_folder() -> Iterator[Path]:
     try:
         yield folder / _RAY
         if not _keeps_logs:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         for each in dying:  # a node that outlived its killed driver has ended by now
             with suppress(OSError):
                 _remove_if_dead(each)
@@ -128,10 +131,21 @@ def _remove_if_dead(folder: Path) -> bool:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its driver holds the lock as long as it lives
         if any(map(_is_answered, folder.glob("*/session_*/sockets/raylet*"))):
             return False
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         return True
     finally:
         os.close(opened)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, in which processes of Ray that are about to end may still make files."""
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        if time.monotonic() > deadline:
+            return
+        if folder.exists():
+            time.sleep(0.05)
 
 
 def _is_answered(address: Path) -> bool:

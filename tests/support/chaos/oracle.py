@@ -15,8 +15,8 @@ from support.tracking.killing import DETERMINED
 
 LOCKS = (".sync",)
 """Hidden files that `paceline sync` keeps, which the undisturbed command does not need."""
-GRACE_SECONDS = 20.0
-"""How long processes of a command that has ended may take to end."""
+GRACE_SECONDS = 60.0
+"""How long processes of a command that has ended may take to end: those of a killed Ray look for it now and then."""
 
 
 @dataclass(frozen=True)

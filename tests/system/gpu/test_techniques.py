@@ -222,7 +222,7 @@ def test_compiled_training_is_the_same(mode: str) -> None:
     plain_trainer, plain = trained(**common)
     trainer, losses = trained(**common, trainer__compile=mode)
     assert losses == pytest.approx(plain, abs=1e-7)
-    for mine, theirs in zip(trainer.step.parameters, plain_trainer.parameters, strict=True):
+    for mine, theirs in zip(trainer.step.parameters, plain_trainer.step.parameters, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-7, rtol=0)
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -45,6 +46,24 @@ def test_a_folder_is_the_users_alone_and_removed_at_the_end(root: Path) -> None:
         assert folder.parent.parent == root
         assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
         (folder / "session_1").mkdir(parents=True)
+    assert os.listdir(root) == []
+
+
+def test_a_folder_is_removed_in_which_a_process_of_ray_still_writes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed_but_for_what_is_written_meanwhile(folder: Path, **options: Any) -> None:
+        remove(folder, **options)
+        if writes:
+            writes.pop()
+            folder.mkdir()
+            (folder / "agent.log").touch()
+
+    remove, writes = shutil.rmtree, [1, 2]
+    monkeypatch.setattr(private_ray.shutil, "rmtree", removed_but_for_what_is_written_meanwhile)
+    with private_ray_folder():
+        pass
+    assert writes == []
     assert os.listdir(root) == []
 
 
