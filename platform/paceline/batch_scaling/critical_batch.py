@@ -1,6 +1,6 @@
 """The critical batch size, measured directly: branched training (Merrill et al. 2025, arXiv:2505.23971).
 
-From a checkpoint of the config as it is, branches train on the same samples with 1, 2, 4, ... times the batch, and are
+From a checkpoint of the config as it is, branches train on the next samples with 1, 2, 4, ... times the batch, and are
 evaluated with an average of their weights. A branch that ends with the loss that the one with the config's own batch
 has after fewer samples has used its samples less well:
 
@@ -67,6 +67,10 @@ class LossCurve:
 
         self._samples = np.asarray(samples, dtype=np.float64)
         self._losses = isotonic_regression(np.asarray(losses, dtype=np.float64), increasing=False).x
+
+    def loss_at(self, samples: float) -> float:
+        """Return the loss after so many samples."""
+        return float(np.interp(samples, self._samples, self._losses))
 
     def samples_to(self, loss: float) -> float:
         """Return the samples after which the loss was this low; the last ones where it never was."""

@@ -38,9 +38,9 @@ class ScaleRow:
     worker_seconds: float
     """What is paid for: seconds times workers."""
     is_extrapolated: bool
-    """Whether the batch is larger than any that was trained with, or so many workers were not measured."""
+    """True if no branch had so large or so small a batch, or so many workers were not measured."""
     is_in_reach: bool
-    """Whether the target comes before the config's length of training ends."""
+    """True if the target comes before the config's length of training ends."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ class Verification:
 
     global_batch_size: int
     samples: tuple[int | None, ...]
-    """To the target; None where it was not reached."""
+    """Samples to the target; None where it was not reached."""
     seconds: tuple[float | None, ...]
+    """Seconds of the training steps, likewise."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,10 @@ class NoisePoint:
 
     samples: int
     value: float
+    """In samples, as both ends of its 95 % interval."""
     low: float
     high: float | None
+    """None where there is no upper limit."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +100,17 @@ class ScaleFindings:
     own_seconds: float | None = None
     """Median over the seeds for the config as it is."""
     verifications: tuple[Verification, ...] = ()
+    speedup_interval: tuple[float, float] | None = None
+    """95 % interval of the speedup over the seeds; None where nothing was verified."""
+    undecided: str = ""
+    """Reason why nothing is known about larger batches; empty where a recommendation, or none, was decided."""
     samples_spent: int = 0
     """Training samples that the study has used, verification included."""
     notes: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> float | None:
-        """Measured seconds of the config as it is over those of the recommendation; None where not verified."""
+        """Seconds of the config as it is over those of the recommendation, as measured; None where not verified."""
         if not (self.recommended and self.measured_seconds and self.own_seconds):
             return None
         return self.own_seconds / self.measured_seconds
@@ -115,7 +122,7 @@ def findings_json(findings: ScaleFindings) -> dict[str, Any]:
     return {
         "target": {findings.target.name: findings.target.value},
         "critical_batch_size": finite(critical.size) if critical is not None else None,
-        "critical_batch_size_interval": [finite(critical.low), finite(critical.high)] if critical is not None else None,
+        "critical_batch_size_range": [finite(critical.low), finite(critical.high)] if critical is not None else None,
         "critical_batch_size_by_samples": [[samples, finite(size)] for samples, size in critical.by_samples]
         if critical is not None
         else [],
@@ -130,6 +137,8 @@ def findings_json(findings: ScaleFindings) -> dict[str, Any]:
         "measured_seconds": findings.measured_seconds,
         "own_seconds": findings.own_seconds,
         "speedup": findings.speedup,
+        "speedup_interval": findings.speedup_interval,
+        "undecided": findings.undecided,
         "step_time_error": findings.step_time_error,
         "table": [asdict(row) for row in findings.table],
         "branches": [{**asdict(each), "loss": finite(each.loss)} for each in findings.branches],

@@ -61,7 +61,7 @@ def goodput_table(
                     steps=samples / size,
                     seconds=seconds,
                     worker_seconds=seconds * count,
-                    is_extrapolated=not is_measured or size > largest_trained,
+                    is_extrapolated=not is_measured or not own_batch_size <= size <= largest_trained,
                     is_in_reach=samples <= most_samples,
                 )
             )

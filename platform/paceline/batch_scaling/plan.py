@@ -12,6 +12,7 @@ from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.scale import ScaleConfig
 from paceline.direction import default_mode
+from paceline.errors import ConfigError, Problem
 
 EVALUATIONS = 40
 """Evaluations over the config's length of training, at the most."""
@@ -34,6 +35,7 @@ NOISE_MEASUREMENTS = 200
 """Measurements of the noise scale over the config's length of training, at the least."""
 WARMUP_SHARE = 0.05
 """Length of the warmup, as a share of the samples, for a larger batch where the config has none."""
+STOPPERS = ("early_stopping", "time_limit")
 SEGMENT = "paceline.batch_scaling.segment:Segment"
 AVERAGE = "paceline.batch_scaling.segment:TrailingAverage"
 
@@ -56,12 +58,18 @@ class StudyPlan:
 
     @classmethod
     def of(cls, config: ExperimentConfig, facts: Mapping[str, Any]) -> "StudyPlan":
-        """Take the answer of `segment.look`."""
-        plain = config.with_overrides({"sweep": None, "tuneup": None})
+        """Take the answer of `segment.look`, and check that all configs of the study can be made.
+
+        Raises:
+            ConfigError: batch sizes of this config cannot be studied.
+        """
+        if problems := _not_studied(config, facts):
+            raise ConfigError(problems)
+        plain = config.with_overrides({"sweep": None, "tuneup": None, "callbacks": _without_stoppers(config)})
         derived = derive(plain, Sizes(facts["train_samples"], 1))
         assert derived.total_steps is not None
         assert derived.lr is not None
-        return cls(
+        plan = cls(
             plain,
             derived.batch.global_batch_size,
             derived.lr,
@@ -70,6 +78,11 @@ class StudyPlan:
             derived.warmup_steps or 0,
             facts["normalises_batches"],
         )
+        plan.own_config()
+        for size in (*plan.branch_sizes, *plan.batch_sizes(plan.train_samples)):
+            plan.at_batch(size, plan.rules[0])
+            plan.shares(size)
+        return plan
 
     @property
     def section(self) -> ScaleConfig:
@@ -124,11 +137,12 @@ class StudyPlan:
     def branch_sizes(self) -> list[int]:
         """Batch sizes of the branches, the smallest first."""
         doubled = [self.own_batch_size * 2**each for each in range(1, MOST_DOUBLINGS + 1)]
-        return [size for size in doubled if size <= self.train_samples and self.half_steps(size) >= LEAST_HALF]
+        return [size for size in doubled if size <= self.train_samples and self.half_steps(size)]
 
     def half_steps(self, size: int) -> int:
-        """Optimizer steps of each half of a branch."""
-        return min(HALF_BRANCH, self.longest_branch // (2 * size))
+        """Optimizer steps of each half of a branch; 0 where one would be too long."""
+        fitting = self.longest_branch // (2 * size)
+        return next((half for half in (HALF_BRANCH, LEAST_HALF) if half <= fitting), 0)
 
     def batch_sizes(self, largest_trained: int) -> list[int]:
         """Batch sizes of the table: those asked for, or the config's own and one further than branches went."""
@@ -163,8 +177,15 @@ class StudyPlan:
         if size == self.own_batch_size:
             return {}
         found: dict[str, Any] = {"data.global_batch_size": size, **self._rule(rule)}
+        if self.config.trainer.max_steps is not None:
+            found["trainer.max_steps"] = self._steps_of(self.config.trainer.max_steps * self.own_batch_size, size)
         schedule = self.config.lr_scheduler
-        has_warmup = any((schedule.warmup_epochs, schedule.warmup_steps, schedule.warmup_samples))
+        if schedule.warmup_steps:
+            samples = schedule.warmup_steps * self.own_batch_size
+            found |= {"lr_scheduler.warmup_steps": None, "lr_scheduler.warmup_samples": samples}
+        has_warmup = any(
+            each is not None for each in (schedule.warmup_epochs, schedule.warmup_steps, schedule.warmup_samples)
+        )
         if not has_warmup and rule != "none":
             found["lr_scheduler.warmup_samples"] = round(WARMUP_SHARE * self.samples)
         return found
@@ -175,45 +196,52 @@ class StudyPlan:
 
     def own_config(self) -> ExperimentConfig:
         """Return the config as it is, which measures its noise scale and saves where branches begin."""
-        every = self.evaluation_steps
-        save_at = [step * self.own_batch_size for step in self.point_steps]
         target = self.target
         return self._watched(
             self.config.with_overrides({**self._noise(), **_saving}),
-            every,
-            {"save_at": save_at, **({} if target is None else _goal(target))},
+            self.evaluation_steps,
+            {"save_at_steps": self.point_steps, **({} if target is None else _goal(target))},
         )
 
     def branch_config(self, start_samples: int, start_step: int, size: int, rule: Rule) -> ExperimentConfig:
         """Return the config that trains on from a checkpoint with another batch, and is evaluated after each half."""
         half = self.half_steps(size)
         # evaluations fall on multiples of a number of steps, which must hit both ends
-        return self._branch(start_samples, size, rule, gcd(start_step, half), start_samples + 2 * half * size)
+        until = start_samples + 2 * half * size
+        return self._branch(start_samples, start_step, size, rule, gcd(start_step, half), until)
 
-    def reference_config(self, start_samples: int) -> ExperimentConfig:
-        """Return the config that trains on from a checkpoint as it is, and is evaluated many times."""
-        every = max(1, self.longest_branch // self.own_batch_size // REFERENCE_EVALUATIONS)
-        return self._branch(start_samples, self.own_batch_size, "none", every, start_samples + self.longest_branch)
+    def reference_config(self, start_samples: int, start_step: int) -> ExperimentConfig:
+        """Return the config that trains on from a checkpoint as it is, as far as the longest branch, and is evaluated
+        where the halves of branches may be compared with it."""
+        longest = max(2 * self.half_steps(size) * size for size in self.branch_sizes)
+        return self._branch(
+            start_samples, start_step, self.own_batch_size, "none", HALF_BRANCH, start_samples + longest
+        )
 
-    def _branch(self, start_samples: int, size: int, rule: Rule, every: int, until: int) -> ExperimentConfig:
+    def _branch(
+        self, start_samples: int, start_step: int, size: int, rule: Rule, every: int, until: int
+    ) -> ExperimentConfig:
         stages = [
             {"samples": 0, "global_batch_size": self.own_batch_size},
             {"samples": start_samples, "global_batch_size": size},
         ]
-        callbacks: list[Any] = list(self.config.callbacks)
-        if not any(each.describe() == "ema" for each in callbacks):
-            decay = exp(-size / (AVERAGED_STEPS * self.own_batch_size))
-            callbacks.append({"path": AVERAGE, "args": {"decay": decay}})
-        changed = self.config.with_overrides(
-            {
-                "data.global_batch_size": None,
-                "data.batch_size_schedule": stages,
-                "callbacks": callbacks,
-                **self._rule(rule),
-                **_saving,
-            }
-        )
-        return self._watched(changed, every, {"until_samples": until})
+        # an average over as many samples in each branch, in place of one over steps
+        decay = exp(-size / (AVERAGED_STEPS * self.own_batch_size))
+        average = {"path": AVERAGE, "args": {"decay": decay}}
+        overrides: dict[str, Any] = {
+            "data.global_batch_size": None,
+            "data.batch_size_schedule": stages,
+            "callbacks": [*(each for each in self.config.callbacks if each.describe() != "ema"), average],
+            **self._rule(rule),
+            **_saving,
+        }
+        if self.config.trainer.max_steps is not None:  # the same length in samples
+            overrides["trainer.max_steps"] = start_step + self._steps_of(self.samples - start_samples, size)
+        return self._watched(self.config.with_overrides(overrides), every, {"until_samples": until})
+
+    @staticmethod
+    def _steps_of(samples: int, size: int) -> int:
+        return max(1, -(-samples // size))
 
     def verification_config(self, size: int, rule: Rule, seed: int, target: TargetMetric) -> ExperimentConfig:
         """Return the config that trains to the target with a batch size."""
@@ -251,12 +279,58 @@ class StudyPlan:
             return measured
         if self.normalises_batches or self.own_batch_size % 2:
             return {}
-        halves = {"data.micro_batch_size": self.own_batch_size // 2, "trainer.gradient_accumulation_steps": "auto"}
+        halves = {
+            "data.global_batch_size": self.own_batch_size,
+            "data.micro_batch_size": self.own_batch_size // 2,
+            "trainer.gradient_accumulation_steps": "auto",
+        }
         return {**measured, **halves}
 
 
 def _goal(target: TargetMetric) -> dict[str, Any]:
     return {"metric": target.name, "target": target.value, "mode": target.mode}
+
+
+def _not_studied(config: ExperimentConfig, facts: Mapping[str, Any]) -> list[Problem]:
+    """Return what keeps batch sizes of a config from being studied."""
+    wrong = (
+        (
+            facts["train_samples"] is None,
+            "data",
+            "is a stream or a sampler of unknown length, and branches need a known one",
+            "take a map-style data set",
+        ),
+        (
+            config.data.batch_size_schedule is not None,
+            "data.batch_size_schedule",
+            "changes the batch size that the study is about",
+            "write data.global_batch_size in its place",
+        ),
+        (
+            config.data.micro_batch_size == "max",
+            "data.micro_batch_size",
+            "is another one for each batch size, so that step times cannot be compared",
+            "write a number, or leave it out",
+        ),
+        (
+            config.optimizer.lr_scaling == "adascale",
+            "optimizer.lr_scaling",
+            "follows the noise by itself: there is no rule to find",
+            "write lr_scaling: none",
+        ),
+        (
+            facts["builds_optimizers"],
+            "task",
+            "makes its optimizers itself, so that no learning-rate rule reaches them",
+            "name an optimizer in the config",
+        ),
+    )
+    return [Problem("not-studied", reason, key, hint=hint) for is_wrong, key, reason, hint in wrong if is_wrong]
+
+
+def _without_stoppers(config: ExperimentConfig) -> list[Any]:
+    """Return the callbacks but those that end a training by evaluations or time, of which a study has others."""
+    return [each for each in config.callbacks if each.describe() not in STOPPERS]
 
 
 _saving: Mapping[str, Any] = {

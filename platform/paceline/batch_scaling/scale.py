@@ -28,9 +28,9 @@ from paceline.cluster.listener import Listener, Stages
 from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import folder_removed, storage_folder, writable
-from paceline.cluster.run_identity import Intent, intent_of
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.train import close_seconds_of, unsent_text
+from paceline.cluster.unfinished_runs import Intent, intent_of
 from paceline.cluster.user_code import with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml, missing_modules
@@ -166,7 +166,10 @@ def _scale(config: ExperimentConfig, launch: ScaleLaunch, listener: Stages, spen
                 return result
     except BaseException as error:
         with suppress(OSError):
-            claimed.folder.write(status="failed" if isinstance(error, StudyFailed) else "interrupted")
+            is_over = isinstance(error, StudyFailed | ConfigError)
+            claimed.folder.write(status="failed" if is_over else "interrupted")
+            if is_over:
+                shutil.rmtree(claimed.folder.checkpoints, ignore_errors=True)
         if isinstance(error, KeyboardInterrupt):
             hint = "--resume in place of --new" if launch.intent == "new" else "the same command"
             listener.stage(f"interrupted: {hint} resumes {claimed.folder.run_id}")

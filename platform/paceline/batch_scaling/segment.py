@@ -12,7 +12,6 @@ from paceline.bench.surroundings import surroundings
 from paceline.callbacks._ema import EMA
 from paceline.callbacks.callback import Callback, Control, TrainContext
 from paceline.cluster.initial_weights import weights_finder
-from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
 from paceline.direction import Direction
@@ -36,7 +35,7 @@ class Segment(Callback):
     Args:
         until_samples: None sets no end.
         metric: of the evaluation, compared with `target`; None compares none.
-        save_at: numbers of samples at which a checkpoint is saved.
+        save_at_steps: optimizer steps after which a checkpoint is saved; an evaluation must fall on each.
     """
 
     def __init__(
@@ -45,11 +44,11 @@ class Segment(Callback):
         metric: str | None = None,
         target: float = 0.0,
         mode: Direction = "max",
-        save_at: Sequence[int] = (),
+        save_at_steps: Sequence[int] = (),
     ) -> None:
         self._until = inf if until_samples is None else until_samples
         self._metric, self._target, self._mode = metric, target, mode
-        self._save_at = frozenset(save_at)
+        self._save_at_steps = frozenset(save_at_steps)
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         """Samples and metrics of each evaluation."""
         self.reached_samples: int | None = None
@@ -65,7 +64,7 @@ class Segment(Callback):
             return Control.STOP
         if ctx.samples >= self._until:
             return Control.STOP
-        if ctx.samples in self._save_at:
+        if ctx.step in self._save_at_steps:
             self.saved.append((ctx.samples, ctx.step))
             return Control.SAVE
         return Control.CONTINUE
@@ -96,17 +95,19 @@ def look(configs: Sequence[ExperimentConfig], options: Mapping[str, Any], ranks:
     """Build the model and the data once.
 
     Returns:
-        `train_samples`, `normalises_batches`, `global_batch_size`, and what measurements depend on.
+        `train_samples` of an epoch, or None for a stream; `builds_optimizers`, `normalises_batches`, and what
+        measurements depend on.
     """
     (config,) = configs
     seed_model(config.seed)
     task = TaskConfig.of(config.task).build(ModelConfig.of(config.model).build())
-    train = DataConfig.of(config.data).sets().train
+    sets = DataConfig.of(config.data).sets()
+    counted = sets.sampler if sets.sampler is not None else sets.train
     return {
         **surroundings(config, ranks),
-        "train_samples": len(train),
+        "train_samples": len(counted) if hasattr(counted, "__len__") else None,
+        "builds_optimizers": task.builds_optimizers or not task.automatic_optimization,
         "normalises_batches": any(isinstance(each, BatchNormBase) for each in task.modules()),
-        "global_batch_size": derive(config, None).batch.global_batch_size,
     }
 
 
@@ -117,7 +118,8 @@ def train_segment(
 
     Args:
         configs: one, whose last callback is a `Segment`.
-        options: `checkpoints`, a folder to save in; or `resume_from`, a checkpoint. `folder`, where the latter is put.
+        options: `folder`, for checkpoints, which is emptied first; without it none are saved. `resume_from`, a
+            checkpoint to begin at.
 
     Returns:
         `evaluations`, pairs of samples and metrics; `noise`, quadruples of samples, noise scale and its interval;
@@ -147,14 +149,16 @@ def train_segment(
 
 
 def _folder_of(options: Mapping[str, Any], ranks: DistContext) -> Path | None:
-    if "checkpoints" in options:
-        return Path(options["checkpoints"])
-    if "resume_from" not in options:
+    """Return the folder of the checkpoints, empty or with the one to resume from: a stretch that was lost before it was
+    answered is trained again as a whole."""
+    if "folder" not in options:
         return None
-    folder, source = Path(options["folder"]), Path(options["resume_from"])
+    folder = Path(options["folder"])
     if ranks.is_first:
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(source, folder / source.name)
+        if "resume_from" in options:
+            source = Path(options["resume_from"])
+            shutil.copytree(source, folder / source.name)
     ranks.sum_numbers([0.0])  # the others look only once it is there
     return folder
 

@@ -39,7 +39,7 @@ class StepTimeModel:
     exchange_seconds: float
     """c: of the exchange between very many workers."""
     has_exchange: bool
-    """Whether the exchange was observed at all: without it, more workers are predicted too well."""
+    """True if the exchange was observed: with one number of workers, it cannot be separated from the rest of a step."""
 
     def seconds(self, micro_batch_size: float, accumulation: int, workers: int) -> float:
         """Return the predicted seconds of a step."""
@@ -62,7 +62,7 @@ def fit_step_time(measured: Sequence[MeasuredStep]) -> StepTimeModel:
     seconds = np.asarray([each.seconds for each in measured])
     coefficients, _ = nnls(np.asarray(rows) / seconds[:, None], np.ones(len(measured)))
     fixed, sample, exchange = map(float, coefficients)
-    return StepTimeModel(fixed, sample, exchange, any(each.workers > 1 for each in measured))
+    return StepTimeModel(fixed, sample, exchange, len({each.workers for each in measured}) > 1)
 
 
 def held_out_errors(measured: Sequence[MeasuredStep]) -> list[float]:

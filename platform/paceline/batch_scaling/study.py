@@ -7,9 +7,9 @@ look at the model and the data  ->  the config as it is, trained to the target, 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import exp, inf, isfinite, log, sqrt
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 from paceline.batch_scaling.critical_batch import (
@@ -42,9 +42,13 @@ NEARLY_BEST = 0.9
 RULE_TOLERANCE = 0.1
 LEAST_GAIN = 1.03
 """Predicted speedup below which the config stays as it is."""
-MOST_CANDIDATES = 3
-"""Batch sizes that are verified, one after the other, until one holds."""
 WINDOWS, WINDOW_SECONDS = 5, 0.3
+OWN_TARGET_SHARE = 0.8
+"""Without a target, the loss after this share of the config's length of training is it."""
+LEVELS = (0.03, 0.015, 0.005)
+"""Chance of each candidate to be recommended though it is not faster: 5 % together."""
+VERIFYING_SHARE = 0.6
+"""Of the budget, what is kept back for the verification at the most."""
 
 
 class StudyFailed(RunFailed):
@@ -86,11 +90,16 @@ class ScaleStudy:
         self._listener.stage("looking at the model and the data")
         plan = StudyPlan.of(self._config, self._required(self._do(LOOK, self._config, checks_again=True), "built"))
         self._listener.stage("training the config as it is")
-        own = self._required(self._segment(plan.own_config(), checkpoints=str(self._folder / "own")), "trained")
+        own = self._required(self._segment(plan.own_config(), folder=str(self._folder / "own")), "trained")
         target, reached = self._target(plan, own)
+        if self._verifies:
+            trainings = 2 * len(plan.seeds) * own["seconds"]
+            self._clock.reserved = min(trainings, VERIFYING_SHARE * self._clock.budget_seconds)
         branches = self._branches(plan, own)
         critical = critical_batch(branches, plan.own_batch_size) if branches else None
         noise = tuple(NoisePoint(*point) for point in own["noise"])
+        if not noise:
+            self._notes.append("the noise scale was not measured: a step has one gradient, or none that is whole")
         rule, holds_to = rule_that_held(branches, RULE_TOLERANCE) if branches else (plan.rules[0], plan.own_batch_size)
         found = ScaleFindings(
             target=target,
@@ -139,10 +148,10 @@ class ScaleStudy:
         Raises:
             StudyFailed: it never reaches it, has reached it before it was worth a study, or the metric does not exist.
         """
-        target, evaluations = plan.target, own["evaluations"]
-        if target is None:
-            samples, metrics = evaluations[-1]
-            return TargetMetric(LOSS, metrics[LOSS], "min"), samples
+        evaluations = own["evaluations"]
+        if not evaluations:
+            raise StudyFailed("the config as it is has no evaluation: give it a validation set", "no-evaluation")
+        target = plan.target or self._own_target(plan, evaluations)
         names = sorted(evaluations[-1][1])
         if target.name not in names:
             raise StudyFailed(
@@ -151,23 +160,41 @@ class ScaleStudy:
                 "target-unknown",
                 metric=target.name,
             )
-        values = [metrics[target.name] for _, metrics in evaluations]
-        if own["reached_samples"] is None:
-            best = (max if target.mode == "max" else min)(values)
+        values = [(samples, metrics[target.name]) for samples, metrics in evaluations if target.name in metrics]
+        reached = next((samples for samples, value in values if is_reached(value, target.value, target.mode)), None)
+        if reached is None:
+            best = (max if target.mode == "max" else min)(value for _, value in values)
             raise StudyFailed(
                 f"the config as it is never reaches the target {target.text}: the best {target.name} in "
-                f"{plan.samples:,} samples is {best:.6g}. Train longer, or choose a target that it reaches",
+                f"{own['samples']:,} samples is {best:.6g}. Train longer, choose a target that it reaches, or say with "
+                "scale.mode which way is better",
                 "target-not-reached",
                 best=best,
             )
-        if is_reached(values[0], target.value, target.mode):
+        if (reached == values[0][0] and len(values) > 1) or (plan.target is not None and len(values) == 1):
             raise StudyFailed(
-                f"the target {target.text} is reached at once: {target.name} is {values[0]:.6g} after "
-                f"{evaluations[0][0]:,} samples. Choose a target that takes training",
+                f"the target {target.text} is reached at once: {target.name} is {values[0][1]:.6g} after "
+                f"{values[0][0]:,} samples. Choose a target that takes training",
                 "target-at-once",
-                first=values[0],
+                first=values[0][1],
             )
-        return target, own["reached_samples"]
+        return target, reached
+
+    def _own_target(self, plan: StudyPlan, evaluations: Sequence[tuple[int, Mapping[str, float]]]) -> TargetMetric:
+        """Return the loss after most of the training, made monotone: other seeds and batches reach it in time.
+
+        Raises:
+            StudyFailed: there is no such loss.
+        """
+        losses = [(samples, metrics[LOSS]) for samples, metrics in evaluations if LOSS in metrics]
+        if len(losses) < 2 or not all(isfinite(loss) for _, loss in losses):
+            names = ", ".join(sorted(evaluations[-1][1]))
+            raise StudyFailed(
+                f"there is no finite {LOSS} to take as the target: choose one of {names} with --target",
+                "target-unknown",
+            )
+        curve = LossCurve(*zip(*losses, strict=True))
+        return TargetMetric(LOSS, curve.loss_at(OWN_TARGET_SHARE * losses[-1][0]), "min")
 
     # --- branches
 
@@ -187,10 +214,12 @@ class ScaleStudy:
 
     def _branches_at(self, point: "_Point") -> list[Branch]:
         plan = point.plan
-        reference = self._trained_branch(point, plan.reference_config(point.start_samples), plan.own_batch_size)
-        if reference is None or reference["diverged"] or len(reference["evaluations"]) < 2:
+        config = plan.reference_config(point.start_samples, point.start_step)
+        reference = self._trained_branch(point, config, plan.own_batch_size)
+        losses = [(each, metrics[LOSS]) for each, metrics in reference["evaluations"]] if reference is not None else []
+        if len(losses) < 2 or not all(isfinite(loss) for _, loss in losses):
             return []
-        curve = LossCurve(*zip(*((each, metrics[LOSS]) for each, metrics in reference["evaluations"]), strict=True))
+        curve = LossCurve(*zip(*losses, strict=True))
         found: list[Branch] = []
         for size in plan.branch_sizes:
             best = 0.0
@@ -213,7 +242,7 @@ class ScaleStudy:
         folder = str(self._folder / "branch")
         answer = self._segment(config, resume_from=str(point.checkpoint), folder=folder)
         if answer.problem:
-            told = f"batch {size} after {point.start_samples:,} samples could not be trained: {answer.problem}"
+            told = f"batch {size:,} after {point.start_samples:,} samples could not be trained: {answer.problem}"
             self._notes.append(told)
             return None
         return answer.values
@@ -224,19 +253,19 @@ class ScaleStudy:
         largest = max((each.batch_size for each in found.branches), default=plan.own_batch_size)
         sizes = plan.batch_sizes(largest)
         self._listener.stage("measuring the time of a step")
-        measured: list[MeasuredStep] = []
+        measured: dict[int, MeasuredStep] = {}
         micro: dict[int, int] = {}
         for size in sizes:
             micro[size], accumulation = plan.shares(size)
             if self._clock.has(WINDOWS * WINDOW_SECONDS) or not measured:
                 seconds = self._step_seconds(plan.at_batch(size, found.rule), size)
                 if seconds is not None:
-                    measured.append(MeasuredStep(micro[size], accumulation, plan.workers, seconds))
+                    measured[size] = MeasuredStep(micro[size], accumulation, plan.workers, seconds)
         if not measured:
-            return found
-        model = fit_step_time(measured)
-        if plan.workers == 1 and any(count > 1 for count in plan.worker_counts):
-            self._notes.append("the exchange between workers was not observed: times of several workers are too low")
+            return replace(found, undecided="no step could be measured")
+        model = fit_step_time(list(measured.values()))
+        if not model.has_exchange and len(plan.worker_counts) > 1:
+            self._notes.append("the exchange between workers was not observed: times of other numbers may be too low")
         rows = goodput_table(
             sizes,
             plan.worker_counts,
@@ -245,88 +274,94 @@ class ScaleStudy:
             measured_workers=plan.workers,
             largest_trained=largest,
             critical=critical,
-            seconds_per_step={each.global_batch_size: each.seconds for each in measured},
+            seconds_per_step={size: each.seconds for size, each in measured.items()},
             step_time=model,
             micro_batch_size=micro,
             lr={size: plan.lr(size, found.rule) for size in sizes},
             most_samples=plan.samples,
         )
-        errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
+        sure = [row for row in rows if model.has_exchange or row.workers == plan.workers]
+        errors = [abs(each) for each in held_out_errors(list(measured.values()))] if len(measured) >= 3 else []
         return replace(
             found,
             step_time=model,
             step_time_error=median(errors) if errors else None,
             table=tuple(rows),
-            fastest=fastest_of(rows),
-            cheapest=cheapest_of(rows),
-            knee=knee_of(rows),
+            fastest=fastest_of(sure),
+            cheapest=cheapest_of(sure),
+            knee=knee_of(sure),
         )
 
     def _step_seconds(self, config: ExperimentConfig, size: int) -> float | None:
         answer = self._do(THROUGHPUT, config, windows=WINDOWS, window_seconds=WINDOW_SECONDS)
         if answer.problem:
-            self._notes.append(f"the step of batch {size} could not be measured: {answer.problem}")
+            self._notes.append(f"the step of batch {size:,} could not be measured: {answer.problem}")
             return None
         (seconds,) = answer.values["seconds_per_sample"]
         return float(median(seconds)) * size
 
     def _chosen(self, found: ScaleFindings, plan: StudyPlan) -> ScaleFindings:
-        own_row = next((row for row in found.table if self._is_measured(row, plan, plan.own_batch_size)), None)
+        here = [row for row in found.table if row.workers == plan.workers and not row.is_extrapolated]
+        own_row = next((row for row in here if row.global_batch_size == plan.own_batch_size), None)
         if own_row is None:
-            return found
-        candidates = [
-            row
-            for row in found.table
-            if self._is_measured(row, plan) and row.is_in_reach and row.global_batch_size != plan.own_batch_size
-            if row.seconds * LEAST_GAIN <= own_row.seconds
-        ]
+            return replace(found, undecided=found.undecided or "the step of the config as it is could not be measured")
+        if not found.branches:
+            reason = "no larger batch was trained with, see the notes"
+            return replace(found, undecided=found.undecided or reason, predicted_seconds=own_row.seconds)
+        tried = [row for row in here if plan.own_batch_size < row.global_batch_size <= found.rule_holds_to]
+        candidates = [row for row in tried if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
         candidates.sort(key=lambda row: row.seconds)
         if not candidates:
-            self._notes.append("no larger batch is predicted to reach the target sooner: the config is best as it is")
+            if any(not row.is_in_reach for row in tried):
+                self._notes.append("larger batches are not predicted to reach the target within the config's length")
+            self._notes.append("no larger batch is predicted to reach the target sooner")
             return replace(found, predicted_seconds=own_row.seconds)
         if not self._verifies:
             best = candidates[0]
             self._notes.append("not verified (--no-verify): the recommendation is a prediction")
             overrides = plan.overrides(best.global_batch_size, found.rule)
             return replace(found, recommended=overrides, predicted_seconds=best.seconds)
-        return self._verified(found, plan, candidates[:MOST_CANDIDATES], own_row)
-
-    def _is_measured(self, row: ScaleRow, plan: StudyPlan, size: int | None = None) -> bool:
-        return row.workers == plan.workers and not row.is_extrapolated and size in (None, row.global_batch_size)
+        self._clock.reserved = 0.0
+        return self._verified(found, plan, candidates[: len(LEVELS)], own_row)
 
     # --- verification
 
     def _verified(
         self, found: ScaleFindings, plan: StudyPlan, candidates: Sequence[ScaleRow], own_row: ScaleRow
     ) -> ScaleFindings:
-        """Train candidates to the target until one is faster with each seed than the config as it is."""
+        """Train candidates to the target, beside the config as it is, until one is surely faster."""
         own: dict[int, TargetReached] = {}
         tried: list[Verification] = []
-        for row in candidates:
+        changes: dict[str, Any] = {"predicted_seconds": own_row.seconds}
+        for row, level in zip(candidates, LEVELS, strict=False):
             size = row.global_batch_size
             self._listener.stage(f"training batch {size:,} to the target, beside the config as it is")
             other = self._trained_beside(plan, found, size, own)
             tried.append(_verification(size, other.values()))
-            if problem := _why_not(own, other):
+            if problem := next((each.problem for each in own.values() if each.problem), ""):
+                changes["undecided"] = (
+                    f"the config as it is could not be trained to the target with each seed: {problem}"
+                )
+                break
+            if problem := next((each.problem for each in other.values() if each.problem), ""):
                 self._notes.append(f"batch {size:,} is not recommended: {problem}")
                 continue
-            return replace(
-                found,
-                recommended=plan.overrides(size, found.rule),
-                predicted_seconds=row.seconds,
-                measured_seconds=_median(tried[-1].seconds),
-                own_seconds=_median(_verification(plan.own_batch_size, own.values()).seconds),
-                verifications=(_verification(plan.own_batch_size, own.values()), *tried),
+            ratios = [log((own[seed].seconds or 0.0) / (other[seed].seconds or inf)) for seed in own]
+            if lower_limit(ratios, level) > 1:
+                changes = {
+                    "recommended": plan.overrides(size, found.rule),
+                    "predicted_seconds": row.seconds,
+                    "measured_seconds": _median(tried[-1].seconds),
+                    "speedup_interval": _interval(ratios),
+                }
+                break
+            times = ", ".join(f"{exp(each):.2f}x" for each in ratios)
+            self._notes.append(
+                f"batch {size:,} is not recommended: as fast as {times} over the seeds is not surely faster"
             )
         base = _verification(plan.own_batch_size, own.values())
-        seconds = _median(base.seconds)
-        return replace(
-            found,
-            predicted_seconds=own_row.seconds,
-            measured_seconds=seconds,
-            own_seconds=seconds,
-            verifications=(base, *tried),
-        )
+        changes.setdefault("measured_seconds", _median(base.seconds))
+        return replace(found, **changes, own_seconds=_median(base.seconds), verifications=(base, *tried))
 
     def _trained_beside(
         self, plan: StudyPlan, found: ScaleFindings, size: int, own: dict[int, "TargetReached"]
@@ -360,13 +395,22 @@ class TargetReached(NamedTuple):
     problem: str = ""
 
 
-def _why_not(own: Mapping[int, TargetReached], other: Mapping[int, TargetReached]) -> str:
-    """Return the reason why a batch size is not surely faster; empty where it is with each seed."""
-    problems = [each.problem for each in (*own.values(), *other.values()) if each.problem]
-    if problems:
-        return f"with {len(problems)} of the trainings, {problems[0]}"
-    slower = [seed for seed in own if (other[seed].seconds or inf) >= (own[seed].seconds or 0.0)]
-    return f"it took longer to the target with {len(slower)} of {len(own)} seeds" if slower else ""
+def lower_limit(log_ratios: Sequence[float], level: float) -> float:
+    """Return the one-sided lower confidence limit of a ratio, from its logarithms with several seeds (Student's t).
+
+    Args:
+        log_ratios: at least two.
+        level: chance that the ratio is below the limit.
+    """
+    from scipy.stats import t
+
+    error = stdev(log_ratios) / sqrt(len(log_ratios))
+    return exp(fmean(log_ratios) - float(t.ppf(1 - level, len(log_ratios) - 1)) * error)
+
+
+def _interval(log_ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a ratio."""
+    return lower_limit(log_ratios, 0.025), 1 / lower_limit([-each for each in log_ratios], 0.025)
 
 
 def _verification(size: int, trained: Iterable[TargetReached]) -> Verification:

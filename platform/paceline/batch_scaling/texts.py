@@ -40,12 +40,15 @@ def _marks(findings: ScaleFindings, row: ScaleRow) -> list[str]:
 
 def summary_text(findings: ScaleFindings) -> str:
     """Return the answer in a sentence."""
+    if findings.undecided:
+        return f"not decided: {findings.undecided}"
     if not findings.recommended:
         return f"the config is best as it is, with a batch of {findings.own_batch_size:,}"
     size = findings.recommended["data.global_batch_size"]
     start = f"a batch of {size:,} with the {findings.rule} rule reaches {findings.target.text}"
     if findings.speedup is not None:
-        return f"{start} {findings.speedup:.2f}x as fast, measured over {len(findings.verifications[-1].seconds)} seeds"
+        low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
+        return f"{start} {findings.speedup:.2f}x as fast (95 % CI {low:.2f}-{high:.2f})"
     return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
 
 

@@ -69,7 +69,7 @@ def _sweep_with(config: Any, options: argparse.Namespace) -> int:
 
 
 def _dry_run(config: Any, options: argparse.Namespace) -> int:
-    from paceline.cluster.run_identity import intent_of
+    from paceline.cluster.unfinished_runs import intent_of
     from paceline.config.shareable import secrets_of
     from paceline.redaction import learn
     from paceline.sweeps.planning.dry_run import dry_run

@@ -5,7 +5,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.cluster.capacity import Node, alive_nodes
 from paceline.cluster.network import Exchange, measure
 from paceline.cluster.node_checks import (
     answer_seconds,
@@ -17,6 +16,7 @@ from paceline.cluster.node_checks import (
     storage_fault,
 )
 from paceline.cluster.node_probe import NodeFacts, Questions, all_of, answer, facts_of, run_on
+from paceline.cluster.nodes import Node, alive_nodes
 from paceline.cluster.ray_session import connected
 from paceline.errors import EnvironmentFault
 

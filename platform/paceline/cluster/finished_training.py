@@ -15,9 +15,9 @@ from paceline.cluster.resume_rules import TrainedTo
 from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_costs import CostUnits
 from paceline.cluster.run_folder import RunFolder, writable
-from paceline.cluster.run_identity import ClaimedRun
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_launch import TrainLaunch, closing_status
+from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.manifest import BrokenCheckpoint, verify
 from paceline.engine.outcome import Outcome

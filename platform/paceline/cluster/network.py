@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.capacity import Node
+from paceline.cluster.nodes import Node
 from paceline.errors import EnvironmentFault, last_line
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

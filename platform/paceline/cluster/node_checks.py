@@ -8,11 +8,11 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.capacity import (
-    Node,
-)
 from paceline.cluster.listener import Events
 from paceline.cluster.node_probe import Answers, Questions, all_of, answer, forget, is_seen, run_on, written_name
+from paceline.cluster.nodes import (
+    Node,
+)
 from paceline.errors import EnvironmentFault, last_line
 from paceline.private_files import make_folder, write_private
 from paceline.storage.address import is_address

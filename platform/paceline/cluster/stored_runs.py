@@ -27,7 +27,7 @@ from paceline.cluster.resume_rules import (
     require_extendable,
 )
 from paceline.cluster.run_folder import Folder, RunFolder, lock_home, place_checkpoint, writable
-from paceline.cluster.run_identity import ClaimedRun, Intent, new_run
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, new_run
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.engine.manifest import MANIFEST

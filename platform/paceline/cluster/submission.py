@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from paceline.cluster.capacity import Node, nodes_without_autoscaler, rooms_of
 from paceline.cluster.job_client import SENDING, asking, connect, job_address
 from paceline.cluster.job_log import ConnectionLost, LogFollower
 from paceline.cluster.job_package import size_text
 from paceline.cluster.job_plan import JobPlan
+from paceline.cluster.nodes import Node, nodes_without_autoscaler, rooms_of
 from paceline.cluster.placement import fits, too_small
 from paceline.cluster.preflight import Resources, request_of, uses_gpu
 from paceline.cluster.signals import first_interrupt_calls, terminating_interrupts

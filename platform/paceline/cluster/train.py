@@ -18,9 +18,9 @@ from paceline.cluster.listener import Events, Listener, WarningLog
 from paceline.cluster.preflight import check_this_machine, require_shared_places, worker_threads
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import RunFolder, storage_of, writable
-from paceline.cluster.run_identity import ClaimedRun, Intent, claim_run, intent_of
 from paceline.cluster.run_result import RunResult
 from paceline.cluster.train_launch import CLOSE_SECONDS, TrainLaunch
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, claim_run, intent_of
 from paceline.cluster.user_code import with_objects, with_parts
 from paceline.cluster.worker_group import error_of
 from paceline.config.derived import Derived, StageValues, derive

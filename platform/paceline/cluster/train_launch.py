@@ -9,7 +9,7 @@ from paceline.cluster.resume_rules import EXTENDED_FROM_STEP
 from paceline.cluster.run_coordinator import Status
 from paceline.cluster.run_costs import CostUnits, unit_of
 from paceline.cluster.run_folder import RunFolder, run_removed
-from paceline.cluster.run_identity import ClaimedRun
+from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.derived import Derived
 from paceline.config.experiment import ExperimentConfig

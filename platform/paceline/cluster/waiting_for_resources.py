@@ -6,7 +6,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.capacity import (
+from paceline.cluster.listener import Stages
+from paceline.cluster.node_checks import check_nodes
+from paceline.cluster.nodes import (
     Autoscaler,
     Node,
     alive_nodes,
@@ -18,8 +20,6 @@ from paceline.cluster.capacity import (
     nodes_text,
     rooms_of,
 )
-from paceline.cluster.listener import Stages
-from paceline.cluster.node_checks import check_nodes
 from paceline.cluster.placement import (
     Request,
     asked_text,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._compat.ray import start_autoscaling_coordinator, worker_output_to
-from paceline.cluster.capacity import here
 from paceline.cluster.listener import Stages
+from paceline.cluster.nodes import here
 from paceline.cluster.ray_session import connected, connecting_text, is_private, on_cluster, prepare_environment
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, RunFailed, first_line
 from paceline.redaction import redact

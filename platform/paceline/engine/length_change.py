@@ -79,7 +79,10 @@ def length_change(
     position = Position(**values["position"])
     step, done = position.step, plan.lr_step(position)
     scheduler = LRSchedulerConfig.of(config.lr_scheduler)
-    old = scheduler.build(before["lr_steps"], warmup_steps, before["lr_steps_per_epoch"])
+    # a checkpoint of an earlier version has the steps alone
+    steps_before = before.get("lr_steps", before["total_steps"])
+    per_epoch_before = before.get("lr_steps_per_epoch", before["steps_per_epoch"])
+    old = scheduler.build(steps_before, warmup_steps, per_epoch_before)
     new = scheduler.build(plan.lr_steps, warmup_steps, plan.lr_steps_per_epoch)
     stride = max(1, done // LOOKED_AT)
     steps = {*range(0, done, stride), *range(max(0, done - 2), done)}

@@ -6,7 +6,8 @@ in samples: the variance of one sample's gradient over the squared norm of the e
 of twice the size needs half the steps; far above it, as many. It is the ratio of the means of both over a window of
 steps, never the mean of ratios: in a single step the estimate of |G|^2 is often negative.
 
-The interval is Fieller's (1954) for the ratio of two means that are measured together, at 95 %. Measured is the plain
+The interval is Fieller's (1954) for the ratio of two means that are measured together, at 95 % as long as the gradient
+changes little over the window. Measured is the plain
 gradient, whatever the optimizer makes of it: for Adam it is a hint, and no more.
 """
 
@@ -130,9 +131,11 @@ def noise_scale(measured: Sequence[Moments]) -> NoiseEstimate:
     c = variance**2 - quantile * sum(v * v for v, _ in off)
     if square <= 0 or a == 0:
         return NoiseEstimate(variance / square if square > 0 else inf, 0.0, inf)
-    low = (b - sqrt(max(b * b - a * c, 0.0))) / a
+    if (within := b * b - a * c) < 0:  # no ratio is ruled out
+        return NoiseEstimate(variance / square, 0.0, inf)
+    low = (b - sqrt(within)) / a
     # where a < 0, a squared norm of zero is not ruled out, nor is any large ratio
-    high = (b + sqrt(max(b * b - a * c, 0.0))) / a if a > 0 else inf
+    high = (b + sqrt(within)) / a if a > 0 else inf
     return NoiseEstimate(variance / square, max(low, 0.0), high)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.resume_rules import config_difference, shown_value
-from paceline.cluster.run_identity import ClaimedRun, Intent, claim
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, claim
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.hints import show
 from paceline.config.overrides import SELECTORS

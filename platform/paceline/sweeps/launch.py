@@ -8,7 +8,7 @@ from typing import Any
 from paceline.cluster.preflight import Resources, cluster_resources
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import writable
-from paceline.cluster.run_identity import ClaimedRun
+from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.cluster.waiting_for_resources import ready
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig

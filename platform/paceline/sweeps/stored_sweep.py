@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any
 
 from paceline.cluster.resume_rules import nothing_to_resume
-from paceline.cluster.run_identity import Intent, new_run
 from paceline.cluster.stored_runs import ClaimedStoredRun, HeldName, Tell, newest_stored, note_claim
+from paceline.cluster.unfinished_runs import Intent, new_run
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.private_files import make_folder

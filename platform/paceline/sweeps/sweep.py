@@ -16,8 +16,8 @@ from paceline.cluster.initial_weights import with_initial_weights
 from paceline.cluster.preflight import local_resources, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import folder_removed, storage_of, writable
-from paceline.cluster.run_identity import ClaimedRun, Intent, intent_of, with_pinned_weights
 from paceline.cluster.train import close_seconds_of, unsent_text
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, intent_of, with_pinned_weights
 from paceline.cluster.user_code import with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.durable import write_durably
-from paceline.sweeps.launch_state import LogEntry
 from paceline.sweeps.messages import GroupShape
+from paceline.sweeps.restart_state import LogEntry
 from paceline.sweeps.states import ENDED, TROUBLE
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics

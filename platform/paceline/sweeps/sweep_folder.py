@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.cluster.resume_rules import CHANGES_NO_RESULT
 from paceline.cluster.run_folder import RunFolder
-from paceline.cluster.run_identity import ClaimedRun, Intent, Unfinished, claim
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault

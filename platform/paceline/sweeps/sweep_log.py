@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from paceline.errors import EnvironmentFault
-from paceline.sweeps import launch_state
-from paceline.sweeps.launch_state import LaunchState, LogEntry
+from paceline.sweeps import restart_state
+from paceline.sweeps.restart_state import LogEntry, RestartState
 from paceline.sweeps.states import ENDED, TrialState
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import Journal, is_count, is_number
@@ -25,7 +25,7 @@ class SweepHistory:
     """Id of a trial and the values at a rung that it reached, in the order in which they were reached."""
     answered: dict[str, int] = field(default_factory=dict)
     """Id of a trial to the place in `rungs`, counted from 1, of the newest one at which it has its decision."""
-    launch: LaunchState | None = None
+    launch: RestartState | None = None
     """The newest launch, as a coordinator needs it that is started again; None in a log of an earlier version."""
     repeated: set[int] = field(default_factory=set)
     """Places in `rungs`, counted from 1, where a trial had no decision before it reached a rung again."""
@@ -113,7 +113,7 @@ def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
         return isinstance(content.get("id"), str) and _are_numbers(content.get("values"))
     if kind == "answer":
         return isinstance(content.get("id"), str)
-    return launch_state.is_whole(kind, content)
+    return restart_state.is_whole(kind, content)
 
 
 def _is_trial(content: Mapping[str, Any]) -> bool:
@@ -169,7 +169,7 @@ def _replay(journal: Journal) -> SweepHistory:
         elif entry.kind == "answer":
             history.answered[content["id"]] = waiting.pop(content["id"], len(history.rungs))
         elif entry.kind == "launch":
-            history.launch = LaunchState(content["id"])
+            history.launch = RestartState(content["id"])
         elif history.launch is not None:
             history.launch.take(entry.kind, content)
     return history

@@ -5,7 +5,7 @@ from pathlib import Path
 from paceline.bench.job_log import FILE as JOBS
 from paceline.bench.jobs import StudyKind
 from paceline.cluster.run_folder import RunFolder
-from paceline.cluster.run_identity import ClaimedRun, Intent, Unfinished, claim
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
 
 

@@ -20,9 +20,9 @@ from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import folder_removed, storage_folder, writable
-from paceline.cluster.run_identity import Intent, intent_of
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.train import close_seconds_of, unsent_text
+from paceline.cluster.unfinished_runs import Intent, intent_of
 from paceline.cluster.user_code import with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from paceline.cluster.run_identity import claim_run
+from paceline.cluster.unfinished_runs import claim_run
 from paceline.config.experiment import validate
 from paceline.config.loading import dump_yaml
 from paceline.tracking import metrics

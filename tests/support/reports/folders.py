@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.run_identity import claim_run
+from paceline.cluster.unfinished_runs import claim_run
 from paceline.config import ExperimentConfig
 from paceline.config.experiment import validate
 from paceline.config.loading import dump_yaml

@@ -27,7 +27,7 @@ STEPS = 20
 PLACES = [
     "cluster.run_coordinator:RunCoordinator.finish",
     "cluster.run_coordinator:RunCoordinator.close",
-    pytest.param("cluster.run_identity:ClaimedRun.settle", marks=pytest.mark.slow),
+    pytest.param("cluster.unfinished_runs:ClaimedRun.settle", marks=pytest.mark.slow),
     pytest.param("cluster.run_result:RunResult.to_json", marks=pytest.mark.slow),
     "cluster.train_launch:TrainLaunch.conclude",
 ]

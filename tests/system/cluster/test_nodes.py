@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from paceline.cluster import node_checks, waiting_for_resources
-from paceline.cluster.capacity import alive_nodes
+from paceline.cluster.nodes import alive_nodes
 from paceline.cluster.waiting_for_resources import ready_to_train
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import load_config
@@ -201,7 +201,7 @@ def test_what_the_autoscaler_may_add_is_waited_for(
     cluster: Any, config_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an autoscaler that is only said to be there: the test adds the node."""
-    from paceline.cluster.capacity import autoscaler_of
+    from paceline.cluster.nodes import autoscaler_of
 
     types = {"worker": {"resources": {"CPU": 2}, "max_workers": 2}}
     monkeypatch.setattr(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.run_identity import ClaimedRun
 from paceline.cluster.train import train
+from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.config.experiment import validate
 from paceline.display import print_sync
 from paceline.runs.sync import sync_folder

@@ -1,6 +1,7 @@
 """The course of a study over a simulated training: the trade-off holds exactly, and every answer is known."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import pytest
 
 from paceline.batch_scaling.critical_batch import expected_efficiency
 from paceline.batch_scaling.findings import ScaleFindings, findings_json
-from paceline.batch_scaling.study import ScaleStudy, StudyFailed
+from paceline.batch_scaling.plan import StudyPlan
+from paceline.batch_scaling.study import ScaleStudy, StudyFailed, lower_limit
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Answer, Job
 from paceline.cluster.listener import SilentListener
-from paceline.config.experiment import validate
+from paceline.config.experiment import ExperimentConfig, validate
+from paceline.errors import ConfigError
 
 OWN, TRAIN, EPOCHS = 32, 4000, 5
 
@@ -25,7 +28,8 @@ class SimulatedBench:
         critical: critical batch size of the trade-off.
         step_seconds: fixed seconds of a step, and seconds of a sample.
         linear_to: the largest batch at which the linear rule works.
-        believes: efficiency in trainings to the target, where it is another than in branches.
+        verified_critical: the same in trainings to the target, where it is another than in branches.
+        metric: name of the accuracy.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class SimulatedBench:
         return Answer(getattr(self, f"_{job.name}")(config, job.options))
 
     def _look(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        return {"train_samples": TRAIN, "normalises_batches": False, "global_batch_size": OWN}
+        return {"train_samples": TRAIN, "normalises_batches": False, "builds_optimizers": False}
 
     def _throughput(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
         size = config["data"]["global_batch_size"]
@@ -61,7 +65,7 @@ class SimulatedBench:
             return {**EMPTY, "diverged": True}
         if "resume_from" in options:
             return self._branch(config)
-        size, is_own = config["data"]["global_batch_size"], "checkpoints" in options
+        size, is_own = config["data"]["global_batch_size"], "folder" in options
         critical = self._critical if is_own else self._verified_critical
         efficiency = expected_efficiency(size, OWN, critical) if self._works(config, size) else 0.01
         every = config["trainer"]["evaluate_every_n_steps"] * size
@@ -79,7 +83,7 @@ class SimulatedBench:
             "samples": last,
             "seconds": last / size * self._step_seconds[0] + last * self._step_seconds[1],
             "reached_samples": reached,
-            "saved": [[each, f"step-{each // size}"] for each in segment.get("save_at", ()) if each < last],
+            "saved": [[step * size, f"step-{step}"] for step in segment.get("save_at_steps", ()) if step * size < last],
         }
 
     def _branch(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,10 +185,11 @@ def test_without_verification_the_recommendation_is_a_prediction() -> None:
     assert (found.measured_seconds, found.speedup) == (None, None)
 
 
-def test_without_a_target_it_is_the_loss_at_the_end() -> None:
+def test_without_a_target_it_is_the_loss_after_most_of_the_training() -> None:
     found = study(SimulatedBench(400.0), target=None)
     assert found.target.name == "val/loss"
-    assert found.samples_to_target == pytest.approx(EPOCHS * TRAIN, rel=0.05)
+    assert found.samples_to_target == pytest.approx(0.8 * EPOCHS * TRAIN, rel=0.05)
+    assert found.recommended
 
 
 @pytest.mark.parametrize(
@@ -200,6 +205,90 @@ def test_bad_targets_are_answered_in_words(bench: SimulatedBench, section: dict[
     with pytest.raises(StudyFailed) as failed:
         study(bench, **section)
     assert failed.value.code == code
+
+
+def config_of(**sections: Any) -> ExperimentConfig:
+    """A config that batch sizes can be studied with, changed."""
+    tree: dict[str, Any] = {
+        "name": "planned",
+        "model": {"name": "mlp"},
+        "data": {"name": "synthetic", "global_batch_size": 64},
+        "trainer": {"epochs": 5},
+        "scaling": {"num_workers": 0},
+    }
+    return validate({**tree, **sections})
+
+
+def plan_of(train_samples: int | None = 4001, builds_optimizers: bool = False, **sections: Any) -> StudyPlan:
+    facts = {"train_samples": train_samples, "normalises_batches": False, "builds_optimizers": builds_optimizers}
+    return StudyPlan.of(config_of(**sections), facts)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"train_samples": None}, "data"),
+        ({"builds_optimizers": True}, "task"),
+        ({"data": {"name": "synthetic", "global_batch_size": 64, "micro_batch_size": "max"}}, "data.micro_batch_size"),
+        (
+            {"data": {"name": "synthetic", "batch_size_schedule": [{"samples": 0, "global_batch_size": 64}]}},
+            "data.batch_size_schedule",
+        ),
+        (
+            {
+                "optimizer": {"name": "sgd", "lr": 0.1, "lr_scaling": "adascale"},
+                "trainer": {"gradient_accumulation_steps": 2},
+            },
+            "optimizer.lr_scaling",
+        ),
+    ],
+)
+def test_what_cannot_be_studied_is_refused_before_it_is_trained(given: dict[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan_of(**given)
+    assert [problem.key for problem in refused.value.problems] == [place]
+
+
+def test_a_length_and_a_warmup_in_steps_stay_the_same_in_samples() -> None:
+    plan = plan_of(trainer={"max_steps": 1000}, lr_scheduler={"name": "cosine", "warmup_steps": 100})
+    changed = plan.at_batch(256, "linear")
+    assert changed.trainer.max_steps == 250
+    assert (changed.lr_scheduler.warmup_steps, changed.lr_scheduler.warmup_samples) == (None, 6400)
+    assert plan.branch_config(640, 10, 256, "linear").trainer.max_steps == 10 + (64_000 - 640 + 255) // 256
+
+
+def test_averages_and_stops_of_the_config_do_not_disturb_the_study() -> None:
+    plan = plan_of(
+        callbacks=[
+            {"name": "ema", "decay": 0.999},
+            {"name": "early_stopping", "monitor": "val/loss", "mode": "min", "patience": 3},
+        ]
+    )
+    assert [each.describe() for each in plan.own_config().callbacks[:-1]] == ["ema"]
+    assert "ema" not in [each.describe() for each in plan.branch_config(640, 10, 128, "linear").callbacks]
+
+
+def test_evaluations_hit_both_ends_of_branches_and_the_steps_that_are_saved() -> None:
+    plan = plan_of(trainer={"epochs": 40})
+    assert all(step % plan.evaluation_steps == 0 for step in plan.point_steps)
+    for size in plan.branch_sizes:
+        every = plan.branch_config(1000, plan.point_steps[0], size, "linear").trainer.evaluate_every_n_steps
+        half = plan.half_steps(size)
+        assert every is not None
+        assert every >= 4
+        assert (plan.point_steps[0] % every, half % every) == (0, 0)
+    assert plan.reference_config(1000, plan.point_steps[0]).trainer.evaluate_every_n_steps == 16
+
+
+def test_one_worker_without_a_batch_size_of_its_own_measures_its_noise() -> None:
+    config = plan_of(data={"name": "synthetic", "micro_batch_size": 64}).own_config()
+    assert (config.data.global_batch_size, config.data.micro_batch_size) == (64, 32)
+    assert config.trainer.noise_scale
+
+
+def test_the_lower_limit_is_students() -> None:
+    # mean 0.4, standard error 0.1 / sqrt(3), t(0.975, 2) = 4.3027
+    assert lower_limit([0.3, 0.4, 0.5], 0.025) == pytest.approx(math.exp(0.4 - 4.3027 * 0.1 / 3**0.5), rel=1e-4)
 
 
 def test_the_json_has_the_promised_keys() -> None:

@@ -1,9 +1,9 @@
 """The parts of `paceline doctor --address` that need no cluster."""
 
-from paceline.cluster.capacity import Node
 from paceline.cluster.cluster_doctor import _exchange_check
 from paceline.cluster.network import Exchange, interface_of, megabits, processes_on
 from paceline.cluster.node_probe import nvlinks
+from paceline.cluster.nodes import Node
 from paceline.cluster.placement import Room
 from support.golden import Golden
 

@@ -9,8 +9,8 @@ import torch
 
 from paceline.cluster.initial_weights import adopt_weights, find_weights, pin_weights
 from paceline.cluster.run_folder import RunFolder
-from paceline.cluster.run_identity import ClaimedRun, claim_run
 from paceline.cluster.train import prepare_launch, train
+from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem
 from support.cluster.coordinators import Events

@@ -9,7 +9,6 @@ import ray
 import torch
 
 from paceline.cluster import node_checks, node_probe
-from paceline.cluster.capacity import Node
 from paceline.cluster.node_checks import (
     answers_in,
     data_fault,
@@ -19,6 +18,7 @@ from paceline.cluster.node_checks import (
     software_fault,
 )
 from paceline.cluster.node_probe import Answers, Questions, answer, written_name
+from paceline.cluster.nodes import Node
 from paceline.cluster.placement import Room
 from paceline.cluster.waiting_for_resources import places_of
 from paceline.config.loading import load_config

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from paceline.cluster.resume_rules import config_difference
-from paceline.cluster.run_identity import ClaimedRun, claim_run
 from paceline.cluster.train import make_record, prepare_launch, train
 from paceline.cluster.train_launch import worker_spec
+from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.config.derived import derive
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem

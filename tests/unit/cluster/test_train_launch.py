@@ -15,11 +15,11 @@ from paceline.cluster import train_worker
 from paceline.cluster.preflight import check_this_machine, require_shared_places
 from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_folder import RunFolder
-from paceline.cluster.run_identity import claim_run
 from paceline.cluster.run_result import RunResult
 from paceline.cluster.train import prepare_launch, train
 from paceline.cluster.train_in_process import train_in_process
 from paceline.cluster.train_launch import TrainLaunch, worker_spec
+from paceline.cluster.unfinished_runs import claim_run
 from paceline.cluster.user_code import with_objects as with_all_objects
 from paceline.config.experiment import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed

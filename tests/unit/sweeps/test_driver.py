@@ -12,7 +12,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from paceline.cluster.run_events import EventCursor
-from paceline.cluster.run_identity import ClaimedRun
+from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.errors import EnvironmentFault, RunFailed
 from paceline.storage.store_faults import LeaseLost
 from paceline.sweeps import sweep_driver

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.run_identity import ClaimedRun
+from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem

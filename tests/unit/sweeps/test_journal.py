@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import EnvironmentFault
-from paceline.sweeps.launch_state import LaunchState, launch_entry
+from paceline.sweeps.restart_state import RestartState, launch_entry
 from paceline.sweeps.sweep_log import SweepHistory, SweepLog, answer_entry, read_log, rung_entry
 from paceline.sweeps.trial import Trial
 
@@ -109,7 +109,7 @@ def test_line_that_is_no_entry_is_passed_over(tmp_path: Path, line: str) -> None
         history = read_log(tmp_path)
         assert str(vars(history.trials["0003"])) == str(vars(TRIAL))
         assert [trial_id for trial_id, _ in history.rungs] == ["0003"]
-        assert history.launch == LaunchState("launch")
+        assert history.launch == RestartState("launch")
     assert written(tmp_path, "0003").answered == {"0003": 1}
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.run_identity import Intent
 from paceline.cluster.stored_runs import ClaimedStoredRun
+from paceline.cluster.unfinished_runs import Intent
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.storage import run_keeper

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.run_identity import ClaimedRun, Intent, claim_run
 from paceline.cluster.train import record_params
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, claim_run
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault, Problem

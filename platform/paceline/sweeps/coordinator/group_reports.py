@@ -10,8 +10,8 @@ from paceline.sweeps.coordinator.group_failures import GroupFailures
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
-from paceline.sweeps.launch_state import worker_entry
 from paceline.sweeps.messages import Attempt
+from paceline.sweeps.restart_state import worker_entry
 from paceline.sweeps.sweep_costs import WAITING
 from paceline.tracking.metric_points import MetricReading
 

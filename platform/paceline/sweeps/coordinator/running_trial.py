@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.redaction import redact
 from paceline.sweeps.coordinator.write_queue import WriteQueue
-from paceline.sweeps.launch_state import SavedAttempt
 from paceline.sweeps.messages import TrialReport, TrialSpec
+from paceline.sweeps.restart_state import SavedAttempt
 from paceline.sweeps.results.labels import is_number
 from paceline.sweeps.states import ATTEMPT, ENDED, AttemptState, TrialState, moved
 from paceline.sweeps.trial import Trial

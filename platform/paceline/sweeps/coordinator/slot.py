@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paceline.sweeps.coordinator.running_trial import RunningTrial
-from paceline.sweeps.launch_state import SavedSlot
 from paceline.sweeps.messages import GroupShape, WantedGroup
+from paceline.sweeps.restart_state import SavedSlot
 from paceline.sweeps.states import SLOT, SlotState, moved
 from paceline.sweeps.sweep_costs import SHUTDOWN, GroupTimes
 

@@ -13,8 +13,8 @@ from paceline.sweeps.coordinator.slot import Slot, choose_slot
 from paceline.sweeps.coordinator.sweep_recorder import SweepRecorder
 from paceline.sweeps.coordinator.sweep_rules import DiskRoom, SweepRules
 from paceline.sweeps.coordinator.write_queue import WriteQueue
-from paceline.sweeps.launch_state import LaunchState, SavedAttempt, SavedStates
 from paceline.sweeps.messages import TrialSpec
+from paceline.sweeps.restart_state import RestartState, SavedAttempt, SavedStates
 from paceline.sweeps.states import ENDED, TrialState
 from paceline.sweeps.sweep_costs import GroupTimes
 from paceline.sweeps.trial import Trial
@@ -124,7 +124,7 @@ class SlotScheduler:
 
         return listen
 
-    def _recover(self, launch: LaunchState) -> None:
+    def _recover(self, launch: RestartState) -> None:
         """Take over the groups and the trials of a coordinator that has died."""
         for saved in launch.slots.values():
             self.slots[saved.number].restore(saved)

@@ -18,7 +18,7 @@ from paceline.redaction import redact
 from paceline.storage.address import RunStore
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
-from paceline.sweeps.launch_state import LogEntry, launch_entry, of_launch
+from paceline.sweeps.restart_state import LogEntry, launch_entry, of_launch
 from paceline.sweeps.results.ranking import BestSetting, Objective, best_trial, with_violations
 from paceline.sweeps.states import ENDED, NOT_TRAINED, TRIAL, moved
 from paceline.sweeps.sweep_log import SweepLog, answer_entry, rung_entry, trial_entry

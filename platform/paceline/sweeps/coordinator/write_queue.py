@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from paceline.sweeps.launch_state import LogEntry
+from paceline.sweeps.restart_state import LogEntry
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from paceline.cluster.run_identity import Intent
+from paceline.cluster.unfinished_runs import Intent
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import Range
 from paceline.errors import BAD_ENVIRONMENT, OK

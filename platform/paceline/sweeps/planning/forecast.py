@@ -14,7 +14,7 @@ from paceline.cluster.final_report import read_outcome
 from paceline.cluster.preflight import local_resources
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import storage_of
-from paceline.cluster.run_identity import Intent
+from paceline.cluster.unfinished_runs import Intent
 from paceline.config.derived import Derived, derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules

@@ -8,8 +8,8 @@ import psutil
 import pytest
 import yaml
 
-from paceline.cluster import capacity
-from paceline.cluster.capacity import (
+from paceline.cluster import nodes
+from paceline.cluster.nodes import (
     Autoscaler,
     Node,
     autoscaler_of,
@@ -78,7 +78,7 @@ def test_the_config_is_that_of_this_clusters_monitor(tmp_path: Path, monkeypatch
 
 def test_on_kubernetes_it_is_the_clusters_own_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     entries: dict[tuple[str, str], Any] = {("mine", "training"): {**CONFIG, "provider": "no business of ours"}}
-    monkeypatch.setattr(capacity, "kuberay_autoscaling_config", lambda *names: entries[names])
+    monkeypatch.setattr(nodes, "kuberay_autoscaling_config", lambda *names: entries[names])
     monkeypatch.setattr(psutil, "process_iter", lambda _: iter(()))
     monkeypatch.setenv("RAY_CLUSTER_NAME", "mine")
     monkeypatch.setenv("RAY_CLUSTER_NAMESPACE", "training")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.run_identity import ClaimedRun, claim_run, intent_of
+from paceline.cluster.unfinished_runs import ClaimedRun, claim_run, intent_of
 from paceline.errors import ConfigError, EnvironmentFault
 from support.cluster.local_runs import local_config as config
 from support.golden import Golden

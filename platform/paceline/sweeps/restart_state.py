@@ -105,7 +105,7 @@ def _one_of(states: Mapping[Any, object], content: Mapping[str, Any]) -> Any:
 
 
 @dataclass
-class LaunchState:
+class RestartState:
     """Contents of the log about a launch, the newest state of each thing."""
 
     id: str
@@ -170,7 +170,7 @@ def is_whole(kind: str, content: Mapping[str, Any]) -> bool:
     if kind == "launch":
         return isinstance(content.get("id"), str)
     try:
-        LaunchState(content.get(_LAUNCH, "")).take(kind, content)
+        RestartState(content.get(_LAUNCH, "")).take(kind, content)
     except (KeyError, TypeError, ValueError, IndexError):
         return False
     return True

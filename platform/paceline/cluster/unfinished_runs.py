@@ -1,4 +1,4 @@
-"""A run's identity: whether a command continues an unfinished run, sweep or tune-up, or starts a new one."""
+"""Unfinished runs: whether a command continues an unfinished run, sweep or tune-up, or starts a new one."""
 
 import secrets
 import time

@@ -1,4 +1,4 @@
-"""Capacity of a cluster: its nodes, their free resources, and the nodes that an autoscaler may add."""
+"""Nodes of a cluster, their free resources, and the nodes that an autoscaler may add."""
 
 import os
 import sys
