@@ -45,7 +45,7 @@ optimizer: {name: sgd, lr: 0.05}
 trainer: {epochs: 2}
 scaling: {num_workers: 0}
 tuneup:
-  budget_seconds: 240
+  budget_seconds: 120
   seeds: 2
   only: [cache-memory, channels-last, fp16, exchange-bf16]
 """
@@ -170,7 +170,7 @@ def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, num_w
     third = answered(home)
     assert third[: len(second)] == second
     assert found["tuneup_id"] == folder.name
-    assert found["wall_seconds"] < 240 + 30  # of three launches together
+    assert found["wall_seconds"] < 120 + 30  # of three launches together
     check_findings(found)
     check_mlflow(home, found)
 
