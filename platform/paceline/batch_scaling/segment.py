@@ -118,8 +118,8 @@ def train_segment(
 
     Args:
         configs: one, whose last callback is a `Segment`.
-        options: `folder`, for checkpoints, which is emptied first; without it none are saved. `resume_from`, a
-            checkpoint to begin at.
+        options: `checkpoints`, the name of a folder in that of the job, which is emptied first; without it none are
+            saved. `resume_from`, the checkpoint to begin at, in that folder as well.
 
     Returns:
         `evaluations`, pairs of samples and metrics; `noise`, quadruples of samples, noise scale and its interval;
@@ -151,13 +151,14 @@ def train_segment(
 def _folder_of(options: Mapping[str, Any], ranks: DistContext) -> Path | None:
     """Return the folder of the checkpoints, empty or with the one to resume from: a stretch that was lost before it was
     answered is trained again as a whole."""
-    if "folder" not in options:
+    if "checkpoints" not in options:
         return None
-    folder = Path(options["folder"])
+    root = Path(options["root"])
+    folder = root / str(options["checkpoints"])
     if ranks.is_first:
         shutil.rmtree(folder, ignore_errors=True)
         if "resume_from" in options:
-            source = Path(options["resume_from"])
+            source = root / options["resume_from"]
             shutil.copytree(source, folder / source.name)
     ranks.sum_numbers([0.0])  # the others look only once it is there
     return folder

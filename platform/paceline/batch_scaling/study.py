@@ -33,6 +33,8 @@ from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import RunFailed
 
+OWN, BRANCH = "own", "branch"
+"""Folders of checkpoints: of the config as it is, and of the branch that is being trained."""
 LOSS = "val/loss"
 """The metric by which branches are compared."""
 LEAST_EFFICIENCY = 0.35
@@ -90,7 +92,7 @@ class ScaleStudy:
         self._listener.stage("looking at the model and the data")
         plan = StudyPlan.of(self._config, self._required(self._do(LOOK, self._config, checks_again=True), "built"))
         self._listener.stage("training the config as it is")
-        own = self._required(self._segment(plan.own_config(), folder=str(self._folder / "own")), "trained")
+        own = self._required(self._segment(plan.own_config(), checkpoints=OWN), "trained")
         target, reached = self._target(plan, own)
         if self._verifies:
             trainings = 2 * len(plan.seeds) * own["seconds"]
@@ -126,7 +128,8 @@ class ScaleStudy:
 
     def _do(self, function: str, config: ExperimentConfig, checks_again: bool = False, **options: Any) -> Answer:
         limit = max(self._clock.longest, 1.0)
-        return self._bench.do(Job(function, (part_of(config),), options, limit, checks_again=checks_again))
+        part, folder = part_of(config), str(self._folder)
+        return self._bench.do(Job(function, (part,), options, limit, checks_again=checks_again, folder=folder))
 
     def _segment(self, config: ExperimentConfig, **options: Any) -> Answer:
         answer = self._do(TRAIN_SEGMENT, config, **options)
@@ -209,7 +212,7 @@ class ScaleStudy:
         found: list[Branch] = []
         for number, (start, name) in enumerate(points, 1):
             self._listener.stage(f"branches after {start:,} samples ({number} of {len(points)})")
-            found += self._branches_at(_Point(plan, start, self._folder / "own" / name))
+            found += self._branches_at(_Point(plan, start, name))
         return found
 
     def _branches_at(self, point: "_Point") -> list[Branch]:
@@ -239,8 +242,7 @@ class ScaleStudy:
     def _trained_branch(self, point: "_Point", config: ExperimentConfig, size: int) -> Mapping[str, Any] | None:
         if not self._clock.has(0.0):
             return None
-        folder = str(self._folder / "branch")
-        answer = self._segment(config, resume_from=str(point.checkpoint), folder=folder)
+        answer = self._segment(config, checkpoints=BRANCH, resume_from=f"{OWN}/{point.checkpoint}")
         if answer.problem:
             told = f"batch {size:,} after {point.start_samples:,} samples could not be trained: {answer.problem}"
             self._notes.append(told)
@@ -424,12 +426,13 @@ class _Point:
 
     plan: StudyPlan
     start_samples: int
-    checkpoint: Path
+    checkpoint: str
+    """Name of its folder, such as `step-48`."""
 
     @property
     def start_step(self) -> int:
         """Optimizer steps done."""
-        return int(self.checkpoint.name.partition("-")[2])
+        return int(self.checkpoint.partition("-")[2])
 
 
 def _branch_of(point: _Point, curve: LossCurve, size: int, rule: Rule, values: Mapping[str, Any]) -> Branch:

@@ -23,7 +23,8 @@ def do_job(job: Job, base: WorkerSpec, ranks: DistContext) -> Answer:
     def body() -> Mapping[str, Any]:
         configs = [base.for_trial(part).config() for part in job.configs]
         torch.set_num_threads(worker_threads(configs[0]))
-        return resolve_name(job.function)(configs, job.options, ranks)  # type: ignore[no-any-return]
+        options = {**job.options, "root": job.folder} if job.folder else job.options
+        return resolve_name(job.function)(configs, options, ranks)  # type: ignore[no-any-return]
 
     try:
         return Answer(failing_together(ranks, body))

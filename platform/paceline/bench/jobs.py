@@ -57,6 +57,8 @@ class Job:
     """Whether a later launch does it again, and continues only if its answer is the same; see `ResumableBench`."""
     in_fresh_processes: bool = False
     """Whether it is done where nothing has been built before."""
+    folder: str = ""
+    """Folder that the function may write to, as its option `root`. It may be another one in a later launch."""
 
     @property
     def name(self) -> str:

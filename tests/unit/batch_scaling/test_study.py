@@ -65,7 +65,7 @@ class SimulatedBench:
             return {**EMPTY, "diverged": True}
         if "resume_from" in options:
             return self._branch(config)
-        size, is_own = config["data"]["global_batch_size"], "folder" in options
+        size, is_own = config["data"]["global_batch_size"], "checkpoints" in options
         critical = self._critical if is_own else self._verified_critical
         efficiency = expected_efficiency(size, OWN, critical) if self._works(config, size) else 0.01
         every = config["trainer"]["evaluate_every_n_steps"] * size
