@@ -14,13 +14,15 @@ By the trade-off of McCandlish et al. 2018 (arXiv:1812.06162), the samples to a 
     efficiency(B) = (1 + B_0 / B_crit) / (1 + B / B_crit)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+LOSS = "val/loss"
+"""The metric by which branches are compared."""
 Rule = Literal["none", "sqrt", "linear"]
 """How the learning rate follows the batch."""
 LARGEST = 2.0**40
@@ -89,6 +91,21 @@ def efficiency_of(curve: LossCurve, half: tuple[int, float], whole: tuple[int, f
     if not isfinite(whole[1]):
         return 0.0
     return max(0.0, (curve.samples_to(whole[1]) - curve.samples_to(half[1])) / (whole[0] - half[0]))
+
+
+def branch_of(start_samples: int, curve: LossCurve, batch_size: int, rule: Rule, values: Mapping[str, Any]) -> Branch:
+    """Return a branch, compared with the curve.
+
+    Args:
+        values: as `segment.train_segment` answers; the evaluations have a `val/loss`.
+    """
+    evaluations = [(samples, float(metrics[LOSS])) for samples, metrics in values["evaluations"]]
+    efficiency, loss, middle = 0.0, inf, start_samples + values["samples"] / 2
+    if len(evaluations) >= 2 and not values["diverged"]:
+        loss = evaluations[-1][1]
+        half = min(evaluations[:-1], key=lambda each: abs(each[0] - middle))
+        efficiency = efficiency_of(curve, half, evaluations[-1])
+    return Branch(start_samples, batch_size, rule, values["samples"], loss, efficiency)
 
 
 def expected_efficiency(batch_size: float, own_batch_size: float, critical: float) -> float:

@@ -8,6 +8,15 @@ from typing import Any
 from paceline.batch_scaling.critical_batch import Branch, CriticalBatch, Rule
 from paceline.batch_scaling.step_time import StepTimeModel
 from paceline.direction import Direction
+from paceline.errors import RunFailed
+
+
+class StudyFailed(RunFailed):
+    """There is nothing to compare larger batches with."""
+
+    def __init__(self, message: str, code: str, **fields: object) -> None:
+        super().__init__(message, code=code)
+        self.fields = fields
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.batch_scaling.findings import ScaleFindings, findings_json
+from paceline.batch_scaling.findings import ScaleFindings, StudyFailed, findings_json
 from paceline.batch_scaling.folder import SCALE, STUDIES, ScaleFolder, claim_study
 from paceline.batch_scaling.mlflow_record import record_of, tell_mlflow
 from paceline.batch_scaling.result import ScaleResult
-from paceline.batch_scaling.study import ScaleStudy, StudyFailed
+from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.texts import summary_text
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock

@@ -5,38 +5,36 @@ look at the model and the data  ->  the config as it is, trained to the target, 
   ->  what each batch size takes to the target  ->  the best of them, trained to the target with each seed
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, isfinite, log, sqrt
+from math import exp, inf, isfinite, log
 from pathlib import Path
-from statistics import fmean, median, stdev
-from typing import Any, NamedTuple
+from statistics import median
+from typing import Any
 
 from paceline.batch_scaling.critical_batch import (
+    LOSS,
     Branch,
     CriticalBatch,
     LossCurve,
-    Rule,
+    branch_of,
     critical_batch,
-    efficiency_of,
     rule_that_held,
 )
-from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow, TargetMetric, Verification
+from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow, StudyFailed, TargetMetric, Verification
 from paceline.batch_scaling.goodput import cheapest_of, fastest_of, goodput_table, knee_of
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.segment import LOOK, TRAIN_SEGMENT, is_reached
 from paceline.batch_scaling.step_time import MeasuredStep, fit_step_time, held_out_errors
+from paceline.batch_scaling.verification import TargetReached, interval_of, lower_limit, median_of, verification_of
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import THROUGHPUT, Answer, Job, part_of
 from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
-from paceline.errors import RunFailed
 
 OWN, BRANCH = "own", "branch"
 """Folders of checkpoints: of the config as it is, and of the branch that is being trained."""
-LOSS = "val/loss"
-"""The metric by which branches are compared."""
 LEAST_EFFICIENCY = 0.35
 """Of a branch: larger batches are not tried after it."""
 NEARLY_BEST = 0.9
@@ -51,14 +49,6 @@ LEVELS = (0.03, 0.015, 0.005)
 """Chance of each candidate to be recommended though it is not faster: 5 % together."""
 VERIFYING_SHARE = 0.6
 """Of the budget, what is kept back for the verification at the most."""
-
-
-class StudyFailed(RunFailed):
-    """There is nothing to compare larger batches with."""
-
-    def __init__(self, message: str, code: str, **fields: object) -> None:
-        super().__init__(message, code=code)
-        self.fields = fields
 
 
 class ScaleStudy:
@@ -231,7 +221,7 @@ class ScaleStudy:
                 values = self._trained_branch(point, config, size)
                 if values is None:
                     return found
-                found.append(_branch_of(point, curve, size, rule, values))
+                found.append(branch_of(point.start_samples, curve, size, rule, values))
                 best = max(best, found[-1].efficiency)
                 if best >= NEARLY_BEST:
                     break
@@ -339,7 +329,7 @@ class ScaleStudy:
             size = row.global_batch_size
             self._listener.stage(f"training batch {size:,} to the target, beside the config as it is")
             other = self._trained_beside(plan, found, size, own)
-            tried.append(_verification(size, other.values()))
+            tried.append(verification_of(size, other.values()))
             if problem := next((each.problem for each in own.values() if each.problem), ""):
                 changes["undecided"] = (
                     f"the config as it is could not be trained to the target with each seed: {problem}"
@@ -353,21 +343,21 @@ class ScaleStudy:
                 changes = {
                     "recommended": plan.overrides(size, found.rule),
                     "predicted_seconds": row.seconds,
-                    "measured_seconds": _median(tried[-1].seconds),
-                    "speedup_interval": _interval(ratios),
+                    "measured_seconds": median_of(tried[-1].seconds),
+                    "speedup_interval": interval_of(ratios),
                 }
                 break
             times = ", ".join(f"{exp(each):.2f}x" for each in ratios)
             self._notes.append(
                 f"batch {size:,} is not recommended: as fast as {times} over the seeds is not surely faster"
             )
-        base = _verification(plan.own_batch_size, own.values())
-        changes.setdefault("measured_seconds", _median(base.seconds))
-        return replace(found, **changes, own_seconds=_median(base.seconds), verifications=(base, *tried))
+        base = verification_of(plan.own_batch_size, own.values())
+        changes.setdefault("measured_seconds", median_of(base.seconds))
+        return replace(found, **changes, own_seconds=median_of(base.seconds), verifications=(base, *tried))
 
     def _trained_beside(
-        self, plan: StudyPlan, found: ScaleFindings, size: int, own: dict[int, "TargetReached"]
-    ) -> dict[int, "TargetReached"]:
+        self, plan: StudyPlan, found: ScaleFindings, size: int, own: dict[int, TargetReached]
+    ) -> dict[int, TargetReached]:
         """Train a batch size with each seed, and the config as it is where that has not been done. They take turns, so
         that what slows the machine for a while hits both."""
         trained: dict[int, TargetReached] = {}
@@ -378,7 +368,7 @@ class ScaleStudy:
                     known[seed] = self._trained(plan, found, each, seed)
         return trained
 
-    def _trained(self, plan: StudyPlan, found: ScaleFindings, size: int, seed: int) -> "TargetReached":
+    def _trained(self, plan: StudyPlan, found: ScaleFindings, size: int, seed: int) -> TargetReached:
         if not self._clock.has(0.0):
             return TargetReached(None, None, "no time was left (scale.budget_seconds)")
         answer = self._segment(plan.verification_config(size, found.rule, seed, found.target))
@@ -386,38 +376,6 @@ class ScaleStudy:
         if answer.problem or samples is None:
             return TargetReached(None, None, answer.problem or "the target was not reached")
         return TargetReached(samples, answer.values["seconds"])
-
-
-class TargetReached(NamedTuple):
-    """A training to the target."""
-
-    samples: int | None
-    """None where it was not reached; `seconds` likewise."""
-    seconds: float | None
-    problem: str = ""
-
-
-def lower_limit(log_ratios: Sequence[float], level: float) -> float:
-    """Return the one-sided lower confidence limit of a ratio, from its logarithms with several seeds (Student's t).
-
-    Args:
-        log_ratios: at least two.
-        level: chance that the ratio is below the limit.
-    """
-    from scipy.stats import t
-
-    error = stdev(log_ratios) / sqrt(len(log_ratios))
-    return exp(fmean(log_ratios) - float(t.ppf(1 - level, len(log_ratios) - 1)) * error)
-
-
-def _interval(log_ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a ratio."""
-    return lower_limit(log_ratios, 0.025), 1 / lower_limit([-each for each in log_ratios], 0.025)
-
-
-def _verification(size: int, trained: Iterable[TargetReached]) -> Verification:
-    those = list(trained)
-    return Verification(size, tuple(each.samples for each in those), tuple(each.seconds for each in those))
 
 
 @dataclass(frozen=True)
@@ -433,18 +391,3 @@ class _Point:
     def start_step(self) -> int:
         """Optimizer steps done."""
         return int(self.checkpoint.partition("-")[2])
-
-
-def _branch_of(point: _Point, curve: LossCurve, size: int, rule: Rule, values: Mapping[str, Any]) -> Branch:
-    evaluations = [(samples, float(metrics[LOSS])) for samples, metrics in values["evaluations"]]
-    efficiency, loss, middle = 0.0, inf, point.start_samples + values["samples"] / 2
-    if len(evaluations) >= 2 and not values["diverged"]:
-        loss = evaluations[-1][1]
-        half = min(evaluations[:-1], key=lambda each: abs(each[0] - middle))
-        efficiency = efficiency_of(curve, half, evaluations[-1])
-    return Branch(point.start_samples, size, rule, values["samples"], loss, efficiency)
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from paceline.batch_scaling.critical_batch import expected_efficiency
-from paceline.batch_scaling.findings import ScaleFindings, findings_json
+from paceline.batch_scaling.findings import ScaleFindings, StudyFailed, findings_json
 from paceline.batch_scaling.plan import StudyPlan
-from paceline.batch_scaling.study import ScaleStudy, StudyFailed, lower_limit
+from paceline.batch_scaling.study import ScaleStudy
+from paceline.batch_scaling.verification import lower_limit
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Answer, Job
 from paceline.cluster.listener import SilentListener
