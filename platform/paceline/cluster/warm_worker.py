@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # re-exported, though not by name
 
 from paceline._compat.torch import default_store
 from paceline.engine.dist_context import DistContext
-from paceline.engine.fresh import ProcessState, fresh_process_group
+from paceline.engine.fresh import ProcessState, fresh_process_group, leave_together
 from paceline.starting_folder import drop_starting_folder
 
 LISTEN_SECONDS = 60.0
@@ -50,7 +51,7 @@ def serve(loop_config: dict[str, Any], run: Callable[[Any, DistContext], None]) 
     device = ray.train.torch.get_device()
     me = ray.cloudpickle.dumps(ray.get_runtime_context().current_actor)
     incarnation = ask(coordinator.enter.remote(slot, generation, rank, me))
-    works = _Works(store, rank, lambda: ask(coordinator.take.remote(slot, generation, incarnation)))
+    works = _Works(store, rank, world_size, lambda: ask(coordinator.take.remote(slot, generation, incarnation)))
     if incarnation is None:
         works.turn_away()
         return
@@ -72,11 +73,12 @@ def ask(answer: Any) -> Any:
 
 class _Works:
     """What a group does, one after the other: rank 0 takes it from the coordinator, and tells the others through the
-    store."""
+    store. They leave together: the store ends with rank 0, and a rank that could not read that there is no more work
+    would have failed, for which Ray Train starts all of them again."""
 
-    def __init__(self, store: Any, rank: int, take: Callable[[], WorkItem | None]) -> None:
+    def __init__(self, store: Any, rank: int, world_size: int, take: Callable[[], WorkItem | None]) -> None:
         self._store = store
-        self._rank = rank
+        self._rank, self._world_size = rank, world_size
         self._take = take
         self._number = 0
 
@@ -89,13 +91,20 @@ class _Works:
             self._store.delete_key(f"work/{self._number - 1}")
             work = self._take()
             self._store.set(key, pickle.dumps(work))
-            return work
-        return pickle.loads(self._listen(key))  # type: ignore[no-any-return]
+        else:
+            work = pickle.loads(self._listen(key))
+        if work is None:
+            self._leave()
+        return work
 
     def turn_away(self) -> None:
         """The coordinator has no work for this group: rank 0 tells the others, which may have been let in before it."""
         if self._rank == 0:
             self._store.set("work/1", pickle.dumps(None))
+        self._leave()
+
+    def _leave(self) -> None:
+        leave_together(PrefixStore("work", self._store), self._world_size)
 
     def _listen(self, key: str) -> bytes:
         while True:

@@ -182,12 +182,13 @@ def fresh_process_group(
         yield
         failed = not dist.is_initialized()  # the body has caught what went wrong, and aborted the group
     finally:
-        _part(own, world_size, waits=not failed)
+        leave_together(own, world_size, waits=not failed)
         end_process_groups(abort=failed)
 
 
-def _part(store: Any, world_size: int, waits: bool) -> None:
-    """Wait until no rank needs the connections any more: gloo's break when one side is closed with the other at work.
+def leave_together(store: Any, world_size: int, waits: bool = True) -> None:
+    """Wait until no rank needs the connections any more: gloo's break when one side is closed with the other at work,
+    and so do those to the store when the process that holds it ends.
 
     A rank that failed does not wait for the others, and they not for it.
     """

@@ -28,29 +28,53 @@ def test_other_ranks_leave_when_the_first_is_turned_away() -> None:
     store, got = dist.HashStore(), []
 
     def listens() -> None:
-        works = _Works(store, 1, lambda: None)
+        works = _Works(store, 1, 3, lambda: None)
         while not got or got[-1] is not None:
             got.append(works.next())
 
     other = threading.Thread(target=listens, daemon=True)
     other.start()
-    _Works(store, 1, lambda: None).turn_away()
+    turned_away = threading.Thread(target=_Works(store, 2, 3, lambda: None).turn_away, daemon=True)
+    turned_away.start()
     other.join(0.1)
-    assert other.is_alive()  # rank 1 has no say
-    _Works(store, 0, lambda: WORK).turn_away()
-    other.join(TIMEOUT_SECONDS)
+    assert other.is_alive()  # rank 2 has no say
+    _Works(store, 0, 3, lambda: WORK).turn_away()
+    for each in (other, turned_away):
+        each.join(TIMEOUT_SECONDS)
+        assert not each.is_alive()
     assert got == [None]
 
 
 def test_finished_trials_leave_nothing_in_the_store() -> None:
     store = dist.HashStore()
     left = [WORK, WORK, WORK]
-    first, other = _Works(store, 0, lambda: left.pop() if left else None), _Works(store, 1, lambda: None)
+    first, other = _Works(store, 0, 2, lambda: left.pop() if left else None), _Works(store, 1, 2, lambda: None)
     before = store.num_keys()
     for _ in range(3):
         assert (first.next(), other.next()) == (WORK, WORK)
-    assert (first.next(), other.next()) == (None, None)
-    assert store.num_keys() == before + 1
+        assert store.num_keys() == before + 1
+
+
+def test_rank_that_holds_the_store_leaves_after_all_have_read_that_there_is_no_more_work() -> None:
+    has_ended = threading.Event()
+
+    class SlowReader(dist.TCPStore):  # reads only when the store's process has ended, or does not end
+        def get(self, key: str) -> bytes:
+            has_ended.wait(0.5)
+            return super().get(key)
+
+    held = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
+    other = SlowReader("127.0.0.1", held[0].port, is_master=False, wait_for_workers=False)
+
+    def leaves() -> None:
+        assert _Works(held.pop(), 0, 2, lambda: None).next() is None
+        has_ended.set()
+
+    first = threading.Thread(target=leaves, daemon=True)
+    first.start()
+    assert _Works(other, 1, 2, lambda: WORK).next() is None
+    first.join(TIMEOUT_SECONDS)
+    assert has_ended.is_set()
 
 
 def broken(**_: Any) -> torch.nn.Module:
