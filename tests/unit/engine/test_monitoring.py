@@ -97,6 +97,7 @@ def test_a_stamp_comes_at_the_beginning_and_at_the_end() -> None:
     assert (last["warm_up_steps"], last["measured_steps"]) == (2, 10)
     assert (last["workers"], last["gpus"], last["nodes"]) == (1, 0, 1)
     assert (last["threads_per_worker"], last["torch"]) == (torch.get_num_threads(), torch.__version__)
+    assert type(last["torch"]) is str, "a TorchVersion would have the coordinator import torch"
     assert last["device"] == last["cpu"] != ""
 
 

@@ -94,7 +94,7 @@ def make_stamp(cards: Sequence[Card], device: torch.device, gpu_mhz: float | Non
         "cpu_mhz_max": first.cpu_mhz_max,
         "gpu_mhz": gpu_mhz,
         "gpu_mhz_max": first.gpu_mhz_max,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a TorchVersion would have whoever reads the report import torch
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,  # type: ignore[no-untyped-call]
     }
