@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import ray.train.torch
-import ray.util
 from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig
 
 from paceline._compat.ray import CLEANER_CALLBACK, DATASETS_CALLBACK, CallbackFilter
-from paceline._compat.torch import listen_on_master_address
-from paceline.cluster.network import use_interface
+from paceline.cluster.group_backend import GroupConfig
 from paceline.cluster.ray_session import is_private
 from paceline.config.experiment import ExperimentConfig
 
@@ -90,36 +87,6 @@ def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> ScalingConfig:
     )
 
 
-def torch_config(use_gpu: bool, timeout_seconds: float) -> TorchConfig:
+def torch_config(use_gpu: bool, timeout_seconds: float) -> GroupConfig:
     """Return how the workers of a group find each other. Tensors on CPU go over gloo."""
     return GroupConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout_seconds))
-
-
-_TorchBackend: Any = TorchConfig().backend_cls
-
-
-class _Backend(_TorchBackend):  # type: ignore[misc]
-    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
-        worker_group.execute(prepare_for_group)
-        super().on_start(worker_group, backend_config)
-
-
-class GroupConfig(TorchConfig):  # type: ignore[misc]
-    """Ray Train's process group, but one that a rank can give up, over the interface of each node."""
-
-    @property
-    def backend_cls(self) -> type[_Backend]:
-        return _Backend
-
-
-def prepare_for_group() -> None:
-    """Prepare a worker for the process group that it is about to join.
-
-    Functions of torch that take the process group of the moment as their default are imported before there is one.
-    Imported later they would refer to it for ever: its sockets stayed open when a rank has failed and given it up, and
-    gloo leaves the other ranks in their collective operation until they are killed.
-    """
-    import torch.distributed.nn.functional  # noqa: F401
-
-    use_interface(ray.util.get_node_ip_address())
-    listen_on_master_address()

@@ -167,3 +167,16 @@ def test_workers_have_the_niceness_of_a_script() -> None:
         return os.nice(0)
 
     assert ray.get(niceness.remote()) == os.nice(0)
+
+
+def test_process_group_is_known_to_ray_trains_controller_without_torch() -> None:
+    """Each worker group waits for what its controller imports."""
+    import ray
+
+    from paceline.cluster.torch_trainer import torch_config
+
+    @ray.remote(num_cpus=0.5)
+    def has_torch(config: Any) -> bool:
+        return config.backend_cls is not None and "torch" in sys.modules
+
+    assert not ray.get(has_torch.remote(torch_config(use_gpu=False, timeout_seconds=60.0)))
