@@ -68,7 +68,7 @@ def lint(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> 
 
 def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
     from paceline._compat.torch import import_compiler
-    from paceline.linting import lint as lint_here
+    from paceline.linting.examining import lint as lint_here
 
     import_compiler()  # torch would in the first step, for seconds; the limit is for the user's code
     with at_most(timeout_seconds, "building the model and the data, with some passes,"):

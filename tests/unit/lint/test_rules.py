@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from paceline.linting import lint
+from paceline.linting.examining import lint
 from paceline.linting.rules import RULES
 from support.golden import Golden
 from support.lint import plants
