@@ -2,6 +2,12 @@
 
 import gc
 import multiprocessing
+import multiprocessing.forkserver
+import os
+from typing import Any
+
+# the server imports MLflow by itself, which would report that to its makers
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -14,6 +20,14 @@ CONTEXT.set_forkserver_preload(
             "paceline.engine.fsdp",
         ),
         *("paceline.engine.pipeline", "paceline.tracking.uploader_process"),
+        # for the process that uploads, and for the picture of a run
+        *("mlflow.store.tracking.sqlalchemy_store", "mlflow.store.model_registry.sqlalchemy_store"),
+        *(
+            "mlflow.store.tracking.rest_store",
+            "alembic.command",
+            "matplotlib.figure",
+            "matplotlib.backends.backend_agg",
+        ),
     ]
 )
 
@@ -23,3 +37,20 @@ def become_ordinary() -> None:
     gc.freeze()  # what the server has imported is no garbage
     # the default, or each of its loader processes would come from a server of its own, which imports torch first
     multiprocessing.set_start_method(multiprocessing.get_all_start_methods()[0], force=True)
+
+
+def address() -> str:
+    """Return the address of the server, for a process that comes from it; it is started if need be."""
+    multiprocessing.forkserver.ensure_running()
+    return str(_server()._forkserver_address)
+
+
+def use(server_address: str) -> None:
+    """Have a process that comes from the server use that one, rather than start one of its own."""
+    server = _server()
+    server._forkserver_address = server_address
+    server.ensure_running = lambda: None
+
+
+def _server() -> Any:
+    return multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]

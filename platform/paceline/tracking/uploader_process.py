@@ -139,9 +139,8 @@ class UploaderProcess:
             "uri": self._record.uri,
             "starter": os.getpid(),
         }
-        command = [sys.executable, "-P", "-c", _PROGRAM]
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+            self._process = _start()
         except OSError as error:
             self._failed(f"the upload process could not be started: {error}")
             return
@@ -160,6 +159,12 @@ class UploaderProcess:
         with contextlib.suppress(OSError, ValueError):  # it has died, or ended: the report tells what is left
             self._process.stdin.write(text)
             self._process.stdin.flush()
+
+
+def _start() -> "subprocess.Popen[str]":
+    """Start a process that waits for an order to pass to `main`."""
+    command = [sys.executable, "-P", "-c", _PROGRAM]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
 def _close_pipe(process: "subprocess.Popen[str]") -> None:

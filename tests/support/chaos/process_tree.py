@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from support.tracking import forked_uploader
+
 MARK = "CHAOS_TREE"
 """In the environment of a command: what it starts inherits it, and keeps it when the command is gone."""
 TITLES = {
@@ -18,7 +20,8 @@ TITLES = {
 }
 """By role, how the name of the program begins. Ray names its actors' processes by their class."""
 COORDINATORS = ("ray::RunCoordinator", "ray::SweepCoordinator")
-UPLOADER = "paceline.tracking.uploader_process"
+UPLOADER = "from paceline.tracking.uploader_process import main"
+"""In its program; the server of forks names the module, too."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class ProcessTree:
 def role_of(process: psutil.Process) -> str:
     """Return the role of a process; empty for one that is never a victim."""
     with suppress(psutil.Error):
+        if process.name() == forked_uploader.NAME:  # a fork has the command line of the server that it comes from
+            return "uploader"
         return next(_roles(process.cmdline()), "")
     return ""
 

@@ -11,7 +11,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from support import forkserver
 from support.forkserver import CONTEXT, become_ordinary
+from support.tracking.forked_uploader import ForkedUploader
 from support.tracking.recording import DEAD
 
 PATIENCE_SECONDS = 240.0
@@ -25,11 +27,15 @@ class CommandProcess:
     Args:
         variables: of the environment, for the commands.
         forks: a command that starts Ray cannot be a fork: it is slower to start.
+        forks_uploader: a command that is a fork has its upload process forked, too, which is then no child of its own.
     """
 
-    def __init__(self, folder: Path, variables: Mapping[str, str], forks: bool = True) -> None:
+    def __init__(
+        self, folder: Path, variables: Mapping[str, str], forks: bool = True, forks_uploader: bool = True
+    ) -> None:
         self.folder = folder
         self.variables = dict(variables)
+        self.forks_uploader = forks and forks_uploader
         self._context: Any = CONTEXT if forks else multiprocessing.get_context("spawn")
         self._process: BaseProcess | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +46,8 @@ class CommandProcess:
         Args:
             prepare: is called in its process first.
         """
-        given = self.folder, arguments, self.variables, prepare
+        server = forkserver.address() if self.forks_uploader else None
+        given = self.folder, arguments, self.variables, prepare, server
         self._process = self._context.Process(target=_command, args=given)
         self.process.start()
 
@@ -90,7 +97,11 @@ class CommandProcess:
 
 
 def _command(
-    folder: Path, arguments: tuple[str, ...], variables: Mapping[str, str], prepare: Callable[[], None] | None
+    folder: Path,
+    arguments: tuple[str, ...],
+    variables: Mapping[str, str],
+    prepare: Callable[[], None] | None,
+    server: str | None,
 ) -> None:
     become_ordinary()
     for key in [key for key in os.environ if key.startswith(FROM_OUTSIDE)]:
@@ -102,12 +113,15 @@ def _command(
             os.dup2(file.fileno(), descriptor)
     sys.argv = ["paceline", *arguments]
     from paceline import cli
-    from paceline.tracking.uploader_process import UploaderProcess
+    from paceline.tracking import uploader_process
 
+    if server is not None:
+        forkserver.use(server)
+        uploader_process._start = ForkedUploader
     if prepare is not None:
         prepare()
     if variables.get("MLFLOW_TRACKING_URI") == DEAD:  # no process imports MLflow to find that out
-        UploaderProcess.start = lambda self: None  # type: ignore[method-assign]
+        uploader_process.UploaderProcess.start = lambda self: None  # type: ignore[method-assign]
     try:
         cli.main(list(arguments))
     except SystemExit as error:

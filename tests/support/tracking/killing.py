@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_server import start_server, wait_until_up
+from support.chaos.process_tree import ProcessTree
 from support.runs.command_process import PATIENCE_SECONDS, CommandProcess
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import DEAD
@@ -147,11 +150,9 @@ class Training(CommandProcess):
 
     def kill_uploader(self) -> None:
         """SIGKILL for the process that sends to MLflow, if it has come up yet."""
-        driver = self.process.pid
-        for child in Path(f"/proc/{driver}/task/{driver}/children").read_text().split():
-            with suppress(OSError):
-                if b"paceline.tracking.uploader_process" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    os.kill(int(child), signal.SIGKILL)
+        for process in ProcessTree(self.folder, "").find("uploader"):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def await_steps(self) -> None:
         """Wait until training does a step."""

@@ -41,7 +41,7 @@ def build():
 
 
 def test_a_closed_terminal_saves_and_the_same_command_resumes(tmp_path: Path, prepared_database: Path) -> None:
-    user = CommandProcess(tmp_path, {})
+    user = CommandProcess(tmp_path, {}, forks_uploader=False)  # it is in the terminal's process group
     (tmp_path / "tiny.yaml").write_text(CONFIG)
     (tmp_path / "own_net.py").write_text(OWN_NET)
     shutil.copy(prepared_database, tmp_path / "mlflow.db")
@@ -59,6 +59,7 @@ def test_a_closed_terminal_saves_and_the_same_command_resumes(tmp_path: Path, pr
         assert (stopped["status"], json.loads(file.read_text())["status"]) == ("interrupted", "interrupted")
         assert 0 < stopped["steps"] < STEPS
         assert (Path(stopped["checkpoint"]) / "MANIFEST.json").is_file()
+        user.forks_uploader = True
         user.give("train", "tiny.yaml", "--json")
         resumed = user.result()
         user.give("train", "tiny.yaml", "--json", "--new")
