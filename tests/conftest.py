@@ -90,6 +90,15 @@ def _no_secret_is_remembered() -> Iterator[None]:
         values._known = (None, -1, values.Known())
 
 
+@pytest.fixture
+def separate_processes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A separate process of a plan, lint or benchmark imports torch first, unless it comes from one that has it."""
+    from paceline.cluster import separate_process
+    from support import forked_process
+
+    monkeypatch.setattr(separate_process, "_popen", forked_process.run_module)
+
+
 LONG = ("test_tuneup_command.py", "test_train_command.py", "test_plan_command.py")
 """Files that take a minute or more."""
 

@@ -71,13 +71,7 @@ class SeparateProcess:
         own = {signal.SIGINT, signal.SIGHUP} if is_handled else {signal.SIGINT}
         held = signal.pthread_sigmask(signal.SIG_BLOCK, own)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(descriptor), str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, **environment},
-                pass_fds=(descriptor,),
-            )
+            self._process = _popen(module, descriptor, {**os.environ, **environment})
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
@@ -126,6 +120,16 @@ class SeparateProcess:
             self._left_behind.seek(0)
             self._final_report = self._left_behind.read().decode(errors="replace")
             self._left_behind.close()
+
+
+def _popen(module: str, descriptor: int, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, str(descriptor), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        pass_fds=(descriptor,),
+    )
 
 
 def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:

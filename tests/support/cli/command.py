@@ -14,7 +14,7 @@ import pytest
 
 from paceline.cli import run
 from paceline.tracking import uploader_process
-from support.tracking.forked_uploader import ForkedUploader
+from support.tracking import forked_uploader
 
 INHERITED = ("MLFLOW_", "RAY_", "PACELINE_STORAGE", "PACELINE_ADDRESS")
 """Prefixes of the variables that change what a command does."""
@@ -53,7 +53,7 @@ def working_folder(folder: Path, **environment: str) -> Iterator[None]:
             patch.delenv(variable)
         for variable, value in environment.items():
             patch.setenv(variable, value)
-        patch.setattr(uploader_process, "_start", ForkedUploader)
+        patch.setattr(uploader_process, "_start", forked_uploader.start)
         patch.setattr(sys, "path", sys.path[:])
         patch.chdir(folder)
         before = set(sys.modules)

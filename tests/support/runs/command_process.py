@@ -13,7 +13,7 @@ from typing import Any
 
 from support import forkserver
 from support.forkserver import CONTEXT, become_ordinary
-from support.tracking.forked_uploader import ForkedUploader
+from support.tracking import forked_uploader
 from support.tracking.recording import DEAD
 
 PATIENCE_SECONDS = 240.0
@@ -117,7 +117,7 @@ def _command(
 
     if server is not None:
         forkserver.use(server)
-        uploader_process._start = ForkedUploader
+        uploader_process._start = forked_uploader.start
     if prepare is not None:
         prepare()
     if variables.get("MLFLOW_TRACKING_URI") == DEAD:  # no process imports MLflow to find that out

@@ -61,6 +61,7 @@ def test_the_command_names_the_line_and_exits_with_1(capfd: pytest.CaptureFixtur
     assert "Traceback" not in err
 
 
+@pytest.mark.usefixtures("separate_processes_are_forked")
 def test_a_model_that_cannot_be_built_is_left_to_whoever_trains_it() -> None:
     look = LintApart(load_config("own.yaml", ["model.path=own_net:broken"]))
     try:

@@ -96,6 +96,7 @@ def test_it_predicts_the_users_own_model_and_leaves_nothing_behind(
     assert sorted(path.name for path in folder.iterdir()) == ["own.py", "own.yaml"]
 
 
+@pytest.mark.usefixtures("separate_processes_are_forked")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -112,6 +113,7 @@ def test_what_is_wrong_ends_as_with_train(
     assert not out
 
 
+@pytest.mark.usefixtures("separate_processes_are_forked")
 def test_from_python_with_objects(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.syspath_prepend(str(folder))
     import own

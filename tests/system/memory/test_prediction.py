@@ -40,6 +40,7 @@ def error(tree: dict[str, Any], **changes: Any) -> float:
     return predicted(tree, **changes) / measure_peak(validate({**tree, **changes})) - 1
 
 
+@pytest.mark.usefixtures("separate_processes_are_forked")
 def test_one_of_the_configs_is_within_the_bar(benchmark: Any, trees: dict[str, Any]) -> None:
     (chosen,) = [tree for name, tree in trees.items() if name.startswith(IN_CI)]
     assert abs(error(chosen)) <= benchmark.MEAN_ERROR
