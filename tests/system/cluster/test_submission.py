@@ -346,7 +346,8 @@ def test_a_reader_that_is_gone_ends_the_following(dashboard: Dashboard) -> None:
     assert f"--follow {dashboard.submitted['submission_id']}" in told[-1]
 
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SLOW_CTRL_C = pytest.param(signal.SIGINT, marks=pytest.mark.slow)  # the first signal of those that send two
+SLOW_SIGTERM = pytest.param(signal.SIGTERM, marks=pytest.mark.slow)
 
 
 def signalled(command: "subprocess.Popen[str]", dashboard: Dashboard, *signals: signal.Signals) -> tuple[str, str]:
@@ -367,7 +368,7 @@ def stops(dashboard: Dashboard) -> list[str]:
     return [request for request in dashboard.requests if request.endswith("/stop") or request.startswith("DELETE")]
 
 
-@pytest.mark.parametrize("first", SIGNALS)
+@pytest.mark.parametrize("first", [SLOW_CTRL_C, signal.SIGTERM])
 def test_a_signal_stops_the_job_and_waits_for_its_end(dashboard: Dashboard, first: signal.Signals) -> None:
     dashboard.log, dashboard.outcome = "it goes on\n", None
     command = start_command(dashboard)
@@ -379,7 +380,8 @@ def test_a_signal_stops_the_job_and_waits_for_its_end(dashboard: Dashboard, firs
 
 
 @pytest.mark.parametrize(
-    ("stop_status", "second"), [(None, signal.SIGINT), (None, signal.SIGTERM), (500, signal.SIGINT)]
+    ("stop_status", "second"),
+    [pytest.param(None, signal.SIGINT, marks=pytest.mark.slow), (None, signal.SIGTERM), (500, signal.SIGINT)],
 )
 def test_a_second_signal_leaves_the_job(dashboard: Dashboard, stop_status: int | None, second: signal.Signals) -> None:
     dashboard.log, dashboard.outcome, dashboard.stop_status = "it goes on\n", None, stop_status
@@ -402,7 +404,7 @@ def test_a_second_signal_leaves_the_job(dashboard: Dashboard, stop_status: int |
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("first", SIGNALS)
+@pytest.mark.parametrize("first", [signal.SIGINT, SLOW_SIGTERM])
 def test_a_signal_leaves_a_job_that_is_followed_again(dashboard: Dashboard, first: signal.Signals) -> None:
     dashboard.log, dashboard.outcome = "it goes on\n", None
     dashboard.has_job("earlier")
