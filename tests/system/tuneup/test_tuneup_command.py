@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,8 +55,9 @@ COMMAND = ("tuneup", "slow.yaml", "--json")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(prepared_database, tmp_path / "mlflow.db")
     (tmp_path / "slow_data.py").write_text(CODE)
     (tmp_path / "slow.yaml").write_text(CONFIG)
     return tmp_path
