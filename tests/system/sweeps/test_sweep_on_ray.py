@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline import SweepResult, load_config, sweep
+from paceline import ConfigError, ExperimentConfig, SweepResult, load_config, load_sweep, sweep
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
@@ -181,15 +181,15 @@ class StopAfter(SilentSweepListener):
             threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
 
 
-def test_an_interrupted_sweep_is_resumed_with_fresh_processes(home: Path) -> None:
+def test_an_interrupted_sweep_is_resumed_with_fresh_processes_and_then_extended(home: Path) -> None:
     """With `isolation: process`, each trial has processes of its own; they compute the same."""
     space = {"optimizer.lr": [0.05, 0.1]}
     pausing = {"path": "own_code:OwnTask", "args": {"pause": 0.2}}
-    run = config(home, "interrupted", space, task=pausing, scaling__num_workers=1)
-    first = sweep(run, listener=StopAfter(1))
+    begun = config(home, "interrupted", space, task=pausing, scaling__num_workers=1)
+    first = sweep(begun, listener=StopAfter(1))
     assert first.status == "interrupted"
     assert states(first) == {"0000": "finished", "0001": "pending"}
-    run = run.with_overrides({"sweep.isolation": "process"})
+    run = begun.with_overrides({"sweep.isolation": "process"})
     second = sweep(run, resume=True)
     assert second.sweep_id == first.sweep_id
     assert first.cost is not None
@@ -203,6 +203,36 @@ def test_an_interrupted_sweep_is_resumed_with_fresh_processes(home: Path) -> Non
     parent, children = mlflow_runs(home)
     assert parent.info.status == "FINISHED"
     assert [child.info.status for child in children.values()] == ["FINISHED"] * 2
+    check_extension(home, begun, second)
+
+
+def check_extension(home: Path, begun: ExperimentConfig, finished: SweepResult) -> None:
+    """The finished sweep gets more values and seeds; what it has is kept."""
+    larger = begun.with_overrides({"sweep.space": {"optimizer.lr": [0.03, 0.05, 0.1]}, "sweep.seeds": 2})
+    with pytest.raises(ConfigError):
+        sweep(larger.with_overrides({"trainer.epochs": 3}), extend=True)
+    result = sweep(larger, extend=True)
+    assert (result.status, result.sweep_id) == ("finished", finished.sweep_id)
+    assert result.parent_run_id == finished.parent_run_id
+    assert [trial.id for trial in result.trials] == [f"{number:04d}" for number in range(6)]
+    settings = [(trial.params["optimizer.lr"], trial.params["seed"]) for trial in result.trials]
+    assert settings == [(0.05, 0), (0.1, 0), (0.05, 1), (0.1, 1), (0.03, 0), (0.03, 1)]
+    assert set(states(result).values()) == {"finished"}
+    assert [trial.attempts for trial in result.trials] == [1, 2, 1, 1, 1, 1]
+    weights = {trial.id: trial.weights_sha256 for trial in result.trials}
+    assert {trial.id: trial.weights_sha256 for trial in finished.trials}.items() <= weights.items()
+    assert len(set(weights.values())) == 6
+    assert result.best is not None
+    assert len(result.table) == 3
+    assert set(result.table["n"]) == {2}
+    assert load_config(result.best_config_path).seed == result.best.params["seed"]
+    assert load_sweep(result.folder).best == result.best
+    parent, children = mlflow_runs(home)
+    assert (parent.info.run_id, parent.info.status) == (finished.parent_run_id, "FINISHED")
+    assert parent.data.metrics["trials/finished"] == 6
+    assert sorted(children) == sorted(weights)
+    assert {child.info.status for child in children.values()} == {"FINISHED"}
+    assert {child.data.params["seed"] for child in children.values()} == {"0", "1"}
 
 
 @pytest.mark.slow
