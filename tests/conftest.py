@@ -1,5 +1,6 @@
 """What all tests share: they leave no process behind, and copy one prepared database."""
 
+import atexit
 import gc
 import os
 import signal
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from paceline.large_imports import collector_paused
 from support import leaks
 from support.golden import GoldenPlugin
 
@@ -27,12 +29,31 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def _end_at_once(worker: int) -> None:
+    if os.getpid() == worker:  # rather than a process that was forked from it
+        os._exit(0)
+
+
+# A worker of xdist takes seconds to free all that it has imported. Registered first, so that it is called last.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    atexit.register(_end_at_once, os.getpid())
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts again")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(GoldenPlugin(config), "golden")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Each test process imports torch, Ray and MLflow here, and makes thousands of tests: none of that is garbage."""
+    with collector_paused():
+        result = yield
+    gc.freeze()
+    return result
 
 
 @pytest.fixture(scope="session", autouse=True)

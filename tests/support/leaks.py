@@ -1,5 +1,6 @@
 """Finds the processes that outlive the tests that started them."""
 
+import atexit
 import gc
 import os
 import signal
@@ -27,6 +28,8 @@ def left_over(token: str) -> list[psutil.Process]:
     """What still runs of all that was started since this process got its mark, once it has had time to end."""
     gc.unfreeze()
     gc.collect()  # loader processes end with their loader
+    gc.freeze()  # pytest collects several times before it ends
+    atexit.register(gc.unfreeze)
     deadline = time.monotonic() + GRACE_SECONDS
     while (found := _started_here(token)) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

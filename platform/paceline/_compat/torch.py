@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from paceline._compat.private_names import required
+from paceline.large_imports import collector_paused
 
 PRIVATE = (
     "torch._C._clear_DTensor_sharding_propagator_cache",
@@ -193,7 +194,7 @@ _default_recompile_limit: int | None = None
 
 def import_compiler() -> None:
     """Import `torch.compile`'s tracer, which takes seconds. `torch.compiler` itself imports it with the first call."""
-    with suppress(ImportError):
+    with collector_paused(), suppress(ImportError):
         import torch._dynamo  # noqa: F401
 
 

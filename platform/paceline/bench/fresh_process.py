@@ -7,6 +7,7 @@ from paceline.bench.jobs import Answer, Job, StudyKind, gave_up
 from paceline.cluster.separate_process import SeparateProcess, answer
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault, PacelineError
+from paceline.large_imports import collector_paused
 
 
 def do_in_fresh_process(job: Job, config: ExperimentConfig, device: str, study: StudyKind) -> Answer:
@@ -28,10 +29,11 @@ def do_in_fresh_process(job: Job, config: ExperimentConfig, device: str, study: 
 
 
 def _work(config: ExperimentConfig, options: Any) -> dict[str, Any]:
-    from paceline.bench.job_execution import do_job
-    from paceline.cluster.user_code import python_objects
-    from paceline.cluster.worker_spec import WorkerSpec
-    from paceline.engine.dist_context import DistContext
+    with collector_paused():
+        from paceline.bench.job_execution import do_job
+        from paceline.cluster.user_code import python_objects
+        from paceline.cluster.worker_spec import WorkerSpec
+        from paceline.engine.dist_context import DistContext
 
     job, device = options
     base = WorkerSpec(config.model_dump_json(), objects=python_objects(config))

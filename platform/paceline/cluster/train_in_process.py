@@ -10,6 +10,7 @@ from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_launch import TrainLaunch, closing_status, counting, worker_spec
+from paceline.large_imports import collector_paused
 
 FINAL_REPORT_SECONDS = 2.0
 """How long a command that has to end at once waits for its last metrics to be written down."""
@@ -53,9 +54,13 @@ def _trained(launch: TrainLaunch, coordinator: RunCoordinator) -> dict[str, Any]
 
 
 def _train(launch: TrainLaunch, coordinator: RunCoordinator, reporter: InProcessReporter) -> dict[str, Any]:
-    import torch
+    with collector_paused():
+        import torch
 
-    from paceline.cluster.train_worker import device_name, run_here
+        from paceline._compat.torch import import_compiler
+        from paceline.cluster.train_worker import device_name, run_here
+
+        import_compiler()  # torch would, with the first optimizer
 
     use_gpu = check_resources(launch.config, process_resources(), "this machine")
     device = torch.device("cuda" if use_gpu else "cpu")

@@ -6,6 +6,7 @@ from typing import Any
 from paceline.cluster.separate_process import SeparateProcess, TookTooLong, answer, at_most
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
+from paceline.large_imports import collector_paused
 from paceline.linting.finding import Finding
 
 TIMEOUT_SECONDS = 120.0
@@ -67,8 +68,9 @@ def lint(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> 
 
 
 def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
-    from paceline._compat.torch import import_compiler
-    from paceline.linting.examining import lint as lint_here
+    with collector_paused():
+        from paceline._compat.torch import import_compiler
+        from paceline.linting.examining import lint as lint_here
 
     import_compiler()  # torch would in the first step, for seconds; the limit is for the user's code
     with at_most(timeout_seconds, "building the model and the data, with some passes,"):

@@ -7,6 +7,7 @@ from typing import Any
 from paceline.cluster.separate_process import SeparateProcess, answer, at_most
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
+from paceline.large_imports import collector_paused
 
 TIMEOUT_SECONDS = 1800.0
 BEFORE_HOPPER = 8_519_680
@@ -43,11 +44,12 @@ def ask(
 
 
 def _predict(config: ExperimentConfig, options: Any) -> dict[str, Any]:
-    import torch
+    with collector_paused():
+        import torch
 
-    from paceline._compat.torch import import_compiler
-    from paceline.cluster.preflight import worker_threads
-    from paceline.memory.predictor import Prediction, Predictor
+        from paceline._compat.torch import import_compiler
+        from paceline.cluster.preflight import worker_threads
+        from paceline.memory.predictor import Prediction, Predictor
 
     import_compiler()  # torch would in the first step, for seconds; the limit is for the user's code
     points, on_cuda, facts, piece_seconds = options

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline._compat.mlflow import forget_database
 from paceline.errors import EnvironmentFault
+from paceline.large_imports import collector_paused
 from paceline.private_files import make_folder
 from paceline.redaction import redact
 from paceline.tracking import metrics
@@ -50,7 +51,8 @@ def import_mlflow() -> None:
     """Import MLflow, quietly. Takes seconds the first time in a process."""
     for variable, value in _ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
-    import mlflow.store.db.utils
+    with collector_paused():
+        import mlflow.store.db.utils
 
     # Creating a store prints dozens of lines, and a locked database its traceback; failures are reported by us.
     logging.getLogger(mlflow.store.db.utils.__name__).setLevel(logging.CRITICAL)
