@@ -15,7 +15,8 @@ from paceline.engine.batches import map_tensors
 from support.toys import fit
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
-STEPS = 10
+STEPS = 6
+"""More than an epoch of the smallest data."""
 ALONE = {
     "trainer.precision": "64-true",
     "trainer.epochs": None,

@@ -20,13 +20,13 @@ VOCABULARY, MOST_TOKENS = 50, 40
 
 
 def bert() -> nn.Module:
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.BertConfig(vocab_size=VOCABULARY, max_position_embeddings=MOST_TOKENS, num_labels=3, **size)
     return transformers.BertForSequenceClassification(config).eval()
 
 
 def gpt2() -> nn.Module:
-    size = {"n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
+    size = {"n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
     config = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=MOST_TOKENS, **size)
     return transformers.GPT2LMHeadModel(config).eval()
 
