@@ -1,5 +1,6 @@
 """Processes that Paceline starts as a new Python, forked from one that has imported what they need."""
 
+import fcntl
 import os
 import runpy
 import selectors
@@ -75,6 +76,13 @@ def run_module(module: str, descriptor: int, environment: Mapping[str, str]) -> 
     return ForkedProcess(_Module(module, descriptor, _path_of_python()), environment, (descriptor,))
 
 
+def fork_separate_processes() -> None:
+    """Have all separate processes of this process be forks: for a command that is a process of its own."""
+    from paceline.cluster import separate_process
+
+    separate_process._popen = run_module  # type: ignore[assignment]
+
+
 class _Module:
     def __init__(self, name: str, descriptor: int, path: list[str]) -> None:
         self._name, self._descriptor, self._path = name, descriptor, path
@@ -102,16 +110,12 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    own = {number: os.dup(file.fileno()) for number, file in files.items()}
-    highest = max(own.values()) + max(files) + 1
-    moved = {number: os.dup2(file, highest + place) for place, (number, file) in enumerate(own.items())}
+    free = max(files) + 1  # above all places, and where nothing is: closing a file must not close another's copy
+    copies = {number: fcntl.fcntl(file.fileno(), fcntl.F_DUPFD, free) for number, file in files.items()}
     for file in files.values():
         file.close()
-    for number, copy in moved.items():
+    for number, copy in copies.items():
         os.dup2(copy, number)
         os.close(copy)
-    for copy in own.values():
-        if copy not in files:
-            os.close(copy)
     sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w")
     main()
