@@ -30,6 +30,7 @@ def test_each_job_is_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest
     assert str(os.getpid()) not in listed
 
 
+@pytest.mark.usefixtures("separate_processes_are_forked")
 @pytest.mark.parametrize(("task", "limit_seconds"), [(Dying, 100.0), (Hanging, 3.0)])
 def test_one_that_dies_or_hangs_is_lost(task: type[PointsTask], limit_seconds: float) -> None:
     begun = time.monotonic()

@@ -7,6 +7,8 @@ import pytest
 from support.sweeps.launches import RecordingListener
 from support.sweeps.memory_limit import fit, sweep_with_limit
 
+pytestmark = pytest.mark.usefixtures("separate_processes_are_forked")
+
 
 def test_model_that_cannot_fit_is_left_out() -> None:
     found = fit(sweep_with_limit(axis=("model.hidden", [[8], [16384]]), seeds=2))

@@ -13,6 +13,7 @@ from support.bench.tasks import WHERE, Listed
 from support.toys import toy_config
 
 
+@pytest.mark.usefixtures("separate_processes_are_forked")
 def test_all_comparisons_of_a_build_are_in_one_process_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

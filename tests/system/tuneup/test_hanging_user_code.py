@@ -110,6 +110,7 @@ def test_a_command_gives_up_and_names_the_line(
     assert "Traceback" not in errors
 
 
+@pytest.mark.usefixtures("separate_processes_are_forked")
 def test_a_tune_up_lints_for_a_share_of_its_budget_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     config = load_config("own.yaml", {"model.path": "hanging_own:sleeping", "tuneup.budget_seconds": 20})

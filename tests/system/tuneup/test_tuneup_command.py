@@ -13,13 +13,25 @@ import pytest
 
 from paceline import load_config
 from support.cli.command import run_in_process
+from support.forked_process import fork_separate_processes
 from support.runs.command_process import CommandProcess
 
 CODE = """
 import time
 
 import torch
+from torch import nn
 from torch.utils.data import Dataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, features):
+        time.sleep(0.004)
+        return self.layers(features)
 
 
 class Slow(Dataset):
@@ -40,7 +52,7 @@ def build(hangs=False):
 """
 CONFIG = """
 name: slow-data
-model: {name: mlp, in_features: 6, num_classes: 3, hidden: [8]}
+model: {path: "slow_data:Net"}
 data: {path: "slow_data:build", global_batch_size: 16}
 optimizer: {name: sgd, lr: 0.05}
 trainer: {epochs: 2}
@@ -50,7 +62,8 @@ tuneup:
   seeds: 2
   only: [cache-memory, channels-last, fp16, exchange-bf16]
 """
-"""Loading takes 8 ms a step, all else less than 1: caching the samples is what helps."""
+"""Loading takes more than 8 ms a step, all else about 5: caching the samples is what helps. By how much is seen in few
+builds, since both wait rather than compute."""
 COMMAND = ("tuneup", "slow.yaml", "--json")
 
 
@@ -66,8 +79,12 @@ def home(tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatc
 @contextmanager
 def begun(home: Path, num_workers: int, *overrides: str) -> Iterator[CommandProcess]:
     """The command, begun or resumed."""
-    command = CommandProcess(home, {}, forks=num_workers == 0)
-    command.give(*COMMAND, f"scaling.num_workers={num_workers}", *overrides)
+    forks = num_workers == 0
+    command = CommandProcess(home, {}, forks=forks)
+    prepare = (
+        fork_separate_processes if forks else None
+    )  # that each is new is what `bench/test_fresh_processes.py` shows
+    command.give(*COMMAND, f"scaling.num_workers={num_workers}", *overrides, prepare=prepare)
     try:
         yield command
     finally:
@@ -157,6 +174,7 @@ def check_changed_code_is_refused(home: Path, num_workers: int) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.ray])])
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("separate_processes_are_forked")
 def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, num_workers: int) -> None:
     code, told = end_after(home, 3, signal.SIGTERM, num_workers)
     assert code == 130, told
