@@ -16,6 +16,7 @@ from paceline.errors import EnvironmentFault
 
 PRINT_PATCH = "RAY_TRAIN_ENABLE_PRINT_PATCH"
 WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
+HEALTH_CHECKS = "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"
 NICENESS = "RAY_worker_niceness"
 JOB_VARIABLE = "RAY_JOB_ID"
 """Set by Ray in the driver of a submitted job."""
@@ -132,16 +133,18 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
 def _alone() -> Iterator[None]:
     """What holds as long as Ray is this process's own."""
     global _private
-    # nobody preempts a private local node; the watcher would be one more process to start
-    before = os.environ.get(WATCHER)
-    os.environ.setdefault(WATCHER, "0")
+    # nobody preempts a private local node, whose watcher would be one more process to start; and its few workers are
+    # asked more often whether they are done, or have failed: Ray's 2 s are for groups of any size
+    settings = {WATCHER: "0", HEALTH_CHECKS: "0.5"}
+    own = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(own)
     _private = True
     try:
         yield
     finally:
         _private = False
-        if before is None:
-            del os.environ[WATCHER]
+        for name in own:
+            os.environ.pop(name, None)
 
 
 def _require_answer(address: str | None) -> None:

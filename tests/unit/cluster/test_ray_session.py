@@ -8,7 +8,7 @@ import ray
 
 from paceline._compat.ray import UV_HOOK
 from paceline.cluster import private_ray, ray_session
-from paceline.cluster.ray_session import WATCHER, connected, is_private, prepare_environment, stay_in
+from paceline.cluster.ray_session import HEALTH_CHECKS, WATCHER, connected, is_private, prepare_environment, stay_in
 from paceline.errors import EnvironmentFault
 from support.golden import Golden
 
@@ -43,16 +43,18 @@ def test_workers_are_not_started_through_uv_though_ray_was_imported_first(monkey
 def test_settings_of_a_private_ray_end_with_it(
     private: bool, started: list[dict[str, object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(WATCHER, raising=False)
+    for variable in (WATCHER, HEALTH_CHECKS):
+        monkeypatch.delenv(variable, raising=False)
     address = None if private else HEAD
     with connected(address), connected(None):
         assert started[0]["address"] == (address or "local")
         assert is_private() == private
         assert os.environ.get(WATCHER) == ("0" if private else None)
+        assert os.environ.get(HEALTH_CHECKS) == ("0.5" if private else None)
         assert len(list((tmp_path / "ray").glob("*"))) == private
     assert not started
     assert not is_private()
-    assert WATCHER not in os.environ
+    assert not {WATCHER, HEALTH_CHECKS} & os.environ.keys()
     assert not list((tmp_path / "ray").glob("*"))
 
 
