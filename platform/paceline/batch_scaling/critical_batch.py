@@ -1,22 +1,28 @@
 """The critical batch size, measured directly: branched training (Merrill et al. 2025, arXiv:2505.23971).
 
-From a checkpoint of the config as it is, branches train on the next samples with 1, 2, 4, ... times the batch, and are
-evaluated with an average of their weights. A branch that ends with the loss that the one with the config's own batch
-has after fewer samples has used its samples less well:
+From the start, and from checkpoints of the config as it is, branches train with some times the batch. One that has
+the loss at its end that the config's own batch has after fewer samples has used its samples less well:
 
     efficiency = samples that the config's own batch takes from the one loss to the other / samples of the branch
 
-over its second half: the first steps after a change are unlike those of a training that had that batch all along.
+Branches from a checkpoint are evaluated with an average of their weights, and over their second half: the first steps
+after a change are unlike those of a training that had that batch all along.
 
 By the trade-off of McCandlish et al. 2018 (arXiv:1812.06162), the samples to a loss grow with the batch as
 1 + B / B_crit if the learning rate goes with it; so with B_0 the config's own batch
 
     efficiency(B) = (1 + B_0 / B_crit) / (1 + B / B_crit)
+
+B_crit grows over training. The samples to the target are the sum over the stretches between the points where it was
+measured, each of which has L_i samples with the config's own batch, and that is linear in B again:
+
+    samples(B) = sum_i L_i / efficiency_i(B) = a + b B,        B_crit = a / b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, isfinite
+from dataclasses import dataclass, replace
+from math import exp, inf, isfinite, log
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +30,9 @@ import numpy as np
 LOSS = "val/loss"
 """The metric by which branches are compared."""
 Rule = Literal["none", "sqrt", "linear"]
-"""How the learning rate follows the batch."""
+"""How the learning rate follows the batch size."""
+LEAST_EFFICIENCY = 0.02
+"""Of a branch that diverged or got nowhere."""
 LARGEST = 2.0**40
 """A critical batch size in samples that means: there is none."""
 
@@ -34,9 +42,10 @@ class Branch:
     """A stretch of training with a larger batch."""
 
     start_samples: int
-    """Samples before it, with the config's own batch."""
+    """Samples before it, with the config's own batch; 0 for one that begins with the initial weights."""
     batch_size: int
     rule: Rule
+    seed: int
     samples: int
     """Samples that it took."""
     loss: float
@@ -50,7 +59,7 @@ class CriticalBatch:
     """A critical batch size in samples."""
 
     size: float
-    """`inf` where no batch that was tried is less efficient than the config's own."""
+    """For the samples to the target; `inf` where no batch that was tried is less efficient than the config's own."""
     low: float
     high: float
     """The smallest and the largest one among the points of training at which it was measured."""
@@ -69,6 +78,11 @@ class LossCurve:
 
         self._samples = np.asarray(samples, dtype=np.float64)
         self._losses = isotonic_regression(np.asarray(losses, dtype=np.float64), increasing=False).x
+
+    @classmethod
+    def of(cls, losses: Sequence[tuple[int, float]]) -> "LossCurve":
+        """Take samples and loss of each evaluation."""
+        return cls([samples for samples, _ in losses], [loss for _, loss in losses])
 
     def loss_at(self, samples: float) -> float:
         """Return the loss after so many samples."""
@@ -93,19 +107,48 @@ def efficiency_of(curve: LossCurve, half: tuple[int, float], whole: tuple[int, f
     return max(0.0, (curve.samples_to(whole[1]) - curve.samples_to(half[1])) / (whole[0] - half[0]))
 
 
-def branch_of(start_samples: int, curve: LossCurve, batch_size: int, rule: Rule, values: Mapping[str, Any]) -> Branch:
-    """Return a branch, compared with the curve.
+def branch_of(
+    start_samples: int, curve: LossCurve, batch_size: int, rule: Rule, seed: int, values: Mapping[str, Any]
+) -> Branch:
+    """Return a branch from a checkpoint, compared with the curve.
 
     Args:
+        curve: of the branch with the config's own batch from the same checkpoint.
         values: as `segment.train_segment` answers; the evaluations have a `val/loss`.
     """
-    evaluations = [(samples, float(metrics[LOSS])) for samples, metrics in values["evaluations"]]
+    evaluations = losses_of(values)
     efficiency, loss, middle = 0.0, inf, start_samples + values["samples"] / 2
     if len(evaluations) >= 2 and not values["diverged"]:
         loss = evaluations[-1][1]
         half = min(evaluations[:-1], key=lambda each: abs(each[0] - middle))
         efficiency = efficiency_of(curve, half, evaluations[-1])
-    return Branch(start_samples, batch_size, rule, values["samples"], loss, efficiency)
+    return Branch(start_samples, batch_size, rule, seed, values["samples"], loss, efficiency)
+
+
+def branch_from_start(
+    curve: LossCurve, goal: float, batch_size: int, rule: Rule, seed: int, values: Mapping[str, Any]
+) -> Branch:
+    """Return a branch that begins with the initial weights, compared with the curve.
+
+    Args:
+        curve: of the config as it is, with the same seed.
+        goal: the loss at which it ended, unless it was given up before.
+        values: as for `branch_of`.
+    """
+    evaluations = losses_of(values)
+    efficiency, loss = 0.0, inf
+    if evaluations and not values["diverged"] and isfinite(evaluations[-1][1]):
+        samples, loss = evaluations[-1]
+        reached = max(loss, goal)
+        if len(evaluations) > 1:
+            samples = round(LossCurve(*zip(*evaluations, strict=True)).samples_to(reached))
+        efficiency = curve.samples_to(reached) / samples
+    return Branch(0, batch_size, rule, seed, values["samples"], loss, efficiency)
+
+
+def losses_of(values: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Return samples and loss of each evaluation that had one."""
+    return [(samples, float(metrics[LOSS])) for samples, metrics in values["evaluations"] if LOSS in metrics]
 
 
 def expected_efficiency(batch_size: float, own_batch_size: float, critical: float) -> float:
@@ -113,66 +156,82 @@ def expected_efficiency(batch_size: float, own_batch_size: float, critical: floa
     return (1 + own_batch_size / critical) / (1 + batch_size / critical)
 
 
-def best_rules(branches: Sequence[Branch]) -> list[Branch]:
-    """Return the most efficient branch for each point of training and batch size."""
-    best: dict[tuple[int, int], Branch] = {}
+def efficiencies(branches: Sequence[Branch]) -> dict[tuple[int, int], dict[Rule, float]]:
+    """Return the efficiency of each rule, by the start and the batch size of the branches: the geometric mean over
+    their seeds."""
+    logs: dict[tuple[int, int], dict[Rule, list[float]]] = {}
     for branch in branches:
-        key = branch.start_samples, branch.batch_size
-        if key not in best or branch.efficiency > best[key].efficiency:
-            best[key] = branch
-    return list(best.values())
+        rules = logs.setdefault((branch.start_samples, branch.batch_size), {})
+        rules.setdefault(branch.rule, []).append(log(max(branch.efficiency, LEAST_EFFICIENCY)))
+    return {place: {rule: exp(fmean(each)) for rule, each in rules.items()} for place, rules in logs.items()}
 
 
-def critical_batch(branches: Sequence[Branch], own_batch_size: int) -> CriticalBatch:
-    """Fit the trade-off to the best branch of each batch size, at each point of training and over all of them.
+def best_rule(branches: Sequence[Branch], like: Branch) -> Rule:
+    """Return the most efficient rule among branches with the start and the batch size of another one."""
+    rules = efficiencies(branches)[like.start_samples, like.batch_size]
+    return max(rules, key=lambda rule: rules[rule])
+
+
+def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_target: int) -> CriticalBatch:
+    """Fit the trade-off to the best branch of each batch size at each point of training, and add up what follows.
 
     Args:
         branches: at least one.
+        samples_to_target: with the config's own batch.
     """
-    best = best_rules(branches)
-    starts = sorted({branch.start_samples for branch in best})
+    best = {place: max(rules.values()) for place, rules in efficiencies(branches).items()}
+    starts = sorted({start for start, _ in best})
     by_samples = tuple(
-        (start, _fitted([each for each in best if each.start_samples == start], own_batch_size)) for start in starts
+        (start, _fitted({size: value for (begun, size), value in best.items() if begun == start}, own_batch_size))
+        for start in starts
     )
+    # the first stretch begins with the training, wherever it was measured
+    ends = [*starts[1:], max(samples_to_target, starts[-1] + 1)]
+    lengths = [end - begin for begin, end in zip([0, *starts[1:]], ends, strict=True)]
+    constant = slope = 0.0
+    for length, (_, size) in zip(lengths, by_samples, strict=True):
+        constant += length / (1 + own_batch_size / size)
+        slope += length / (size + own_batch_size)
     sizes = [size for _, size in by_samples]
-    return CriticalBatch(_fitted(best, own_batch_size), min(sizes), max(sizes), by_samples)
+    return CriticalBatch(constant / slope if slope else inf, min(sizes), max(sizes), by_samples)
 
 
-def _fitted(branches: Sequence[Branch], own_batch_size: int) -> float:
-    """The size with the least squared error of the logarithm of the efficiency; `inf` for none."""
-    ratios = np.asarray([each.batch_size / own_batch_size for each in branches])
-    found = np.clip([each.efficiency for each in branches], 1.0 / ratios / 4, 1.0)
-    sizes = own_batch_size * np.geomspace(1 / 64, LARGEST / own_batch_size, 4000)
-    inverse = own_batch_size / sizes[:, None]
-    errors = (np.log((1 + inverse) / (1 + ratios * inverse)) - np.log(found)) ** 2
-    size = float(sizes[errors.sum(axis=1).argmin()])
-    return inf if size >= LARGEST / 2 else size
-
-
-def rule_that_held(branches: Sequence[Branch], tolerance: float) -> tuple[Rule, int]:
-    """Return the rule that is nearly the best one up to the largest batch size, and that size.
+def refined(
+    critical: CriticalBatch,
+    own_batch_size: int,
+    branches: Sequence[Branch],
+    trained: Sequence[tuple[int, float, int]],
+) -> CriticalBatch:
+    """Correct the critical batch size by trainings to the target. Each counts as much as a branch, for whose batch size
+    what was expected stands.
 
     Args:
-        tolerance: how much of the best rule's efficiency it may lack, as a share.
+        trained: batch size, samples to the target over those of the config's own batch, and number of trainings.
     """
-    reach: dict[Rule, int] = {}
-    sizes = sorted({branch.batch_size for branch in branches})
-    best = {(each.start_samples, each.batch_size): each.efficiency for each in best_rules(branches)}
-    for rule in sorted({branch.rule for branch in branches}):
-        reach[rule] = 0
-        for size in sizes:
-            own = [each for each in branches if each.rule == rule and each.batch_size == size]
-            shares = [
-                each.efficiency / best[each.start_samples, size] for each in own if best[each.start_samples, size]
-            ]
-            if not shares:
-                continue  # not tried, since another rule did well there
-            if float(np.mean(shares)) < 1 - tolerance:
-                break
-            reach[rule] = size
-    rule = max(reach, key=lambda each: (reach[each], _total(branches, each)))
-    return rule, reach[rule]
+    sizes = [float(branch.batch_size) for branch in branches]
+    samples = [1 / expected_efficiency(size, own_batch_size, critical.size) for size in sizes]
+    weights = [1.0] * len(sizes)
+    for size, ratio, count in trained:
+        sizes.append(float(size))
+        samples.append(ratio)
+        weights.append(float(count))
+    return replace(critical, size=_least_squares(own_batch_size, sizes, samples, weights))
 
 
-def _total(branches: Sequence[Branch], rule: Rule) -> float:
-    return sum(branch.efficiency for branch in branches if branch.rule == rule)
+def _fitted(efficiency: Mapping[int, float], own_batch_size: int) -> float:
+    samples = [1 / each for each in efficiency.values()]
+    return _least_squares(own_batch_size, list(efficiency), samples, [1.0] * len(samples))
+
+
+def _least_squares(
+    own_batch_size: int, sizes: Sequence[float], samples: Sequence[float], weights: Sequence[float]
+) -> float:
+    """Return the critical size with the least squared error of the logarithm of the samples, which are relative to
+    those of the config's own batch; `inf` for none."""
+    ratios = np.asarray(sizes) / own_batch_size
+    found = np.log(np.maximum(samples, 1.0))  # no batch takes fewer samples than a smaller one
+    candidates = own_batch_size * np.geomspace(1 / 64, LARGEST / own_batch_size, 4000)
+    inverse = own_batch_size / candidates[:, None]
+    errors = np.asarray(weights) * (np.log((1 + ratios * inverse) / (1 + inverse)) - found) ** 2
+    size = float(candidates[errors.sum(axis=1).argmin()])
+    return inf if size >= LARGEST / 2 else size

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import isfinite
+from statistics import geometric_mean
 from typing import Any
 
-from paceline.batch_scaling.critical_batch import Branch, CriticalBatch, Rule
+from paceline.batch_scaling.critical_batch import Branch, CriticalBatch
+from paceline.batch_scaling.lr_rules import LrRules
 from paceline.batch_scaling.step_time import StepTimeModel
 from paceline.direction import Direction
 from paceline.errors import RunFailed
@@ -54,13 +56,23 @@ class ScaleRow:
 
 @dataclass(frozen=True)
 class Verification:
-    """Trainings to the target, one for each seed."""
+    """Trainings to the target with one batch size, one for each seed."""
 
     global_batch_size: int
     samples: tuple[int | None, ...]
     """Samples to the target; None where it was not reached."""
-    seconds: tuple[float | None, ...]
-    """Seconds of the training steps, likewise."""
+    sample_seconds: tuple[float, ...]
+    """Seconds of a sample, one for each of the turns in which they were measured."""
+
+    @property
+    def mean_samples(self) -> float:
+        """Geometric mean over the seeds."""
+        return geometric_mean([each for each in self.samples if each is not None])
+
+    @property
+    def seconds(self) -> float:
+        """Seconds to the target: the samples times the time of one."""
+        return self.mean_samples * geometric_mean(self.sample_seconds)
 
 
 @dataclass(frozen=True)
@@ -83,15 +95,15 @@ class ScaleFindings:
     own_batch_size: int
     workers: int
     samples_to_target: int
-    """Of the config as it is."""
+    """Of the config as it is: the geometric mean of `own_samples`."""
+    own_samples: Mapping[int, int]
+    """The same for each seed that was trained with before the verification."""
     critical: CriticalBatch | None
     """None where no branch could be trained."""
     branches: tuple[Branch, ...]
     noise: tuple[NoisePoint, ...]
-    rule: Rule
-    """The learning-rate rule that held."""
-    rule_holds_to: int
-    """The largest batch size for which it did."""
+    rules: LrRules
+    """The learning-rate rules that held in them."""
     step_time: StepTimeModel | None
     step_time_error: float | None
     """Median relative error of the step times on batch sizes that were left out of the fit."""
@@ -105,24 +117,21 @@ class ScaleFindings:
     predicted_seconds: float | None = None
     """To the target with the recommendation; of the config as it is where nothing is recommended."""
     measured_seconds: float | None = None
-    """Median over the seeds of the verification; None without one."""
+    """To the target with the recommendation, or with the config as it is where none was verified to be faster; None
+    where nothing was verified."""
     own_seconds: float | None = None
-    """Median over the seeds for the config as it is."""
+    """The same for the config as it is."""
     verifications: tuple[Verification, ...] = ()
+    """That of the config as it is, then those of the candidates."""
+    speedup: float | None = None
+    """Of the recommendation over the config as it is, as measured; None where nothing was recommended, or verified."""
     speedup_interval: tuple[float, float] | None = None
-    """95 % interval of the speedup over the seeds; None where nothing was verified."""
+    """Its 95 % interval over the seeds."""
     undecided: str = ""
     """Reason why nothing is known about larger batches; empty where a recommendation, or none, was decided."""
     samples_spent: int = 0
     """Training samples that the study has used, verification included."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def speedup(self) -> float | None:
-        """Seconds of the config as it is over those of the recommendation, as measured; None where not verified."""
-        if not (self.recommended and self.measured_seconds and self.own_seconds):
-            return None
-        return self.own_seconds / self.measured_seconds
 
 
 def findings_json(findings: ScaleFindings) -> dict[str, Any]:
@@ -137,8 +146,9 @@ def findings_json(findings: ScaleFindings) -> dict[str, Any]:
         else [],
         "noise_scale": last.value if last is not None else None,
         "noise_scale_by_samples": [asdict(each) for each in findings.noise],
-        "lr_rule": findings.rule,
-        "lr_rule_holds_to": findings.rule_holds_to,
+        "lr_rule": findings.rules.by_size[0][1],
+        "lr_rule_holds_to": findings.rules.holds_to,
+        "lr_rule_by_batch_size": [list(each) for each in findings.rules.by_size],
         "recommended": dict(findings.recommended),
         "samples_to_target": findings.samples_to_target,
         "samples_spent": findings.samples_spent,
@@ -151,7 +161,7 @@ def findings_json(findings: ScaleFindings) -> dict[str, Any]:
         "step_time_error": findings.step_time_error,
         "table": [asdict(row) for row in findings.table],
         "branches": [{**asdict(each), "loss": finite(each.loss)} for each in findings.branches],
-        "verifications": [asdict(each) for each in findings.verifications],
+        "verifications": [{**asdict(each), "seconds": each.seconds} for each in findings.verifications],
         "notes": list(findings.notes),
     }
 

@@ -72,7 +72,7 @@ def note_of(name: str, findings: ScaleFindings) -> str:
         "target": findings.target.text,
         "critical batch": critical_text(findings.critical),
         "noise scale": noise_text(findings),
-        "rule": f"{findings.rule}, up to a batch of {findings.rule_holds_to:,}",
+        "rule": findings.rules.text,
         "time to the target": time_text(findings),
     }
     parts.append("\n".join(f"- {label}: {escaped(text)}" for label, text in facts.items() if text))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import exp, gcd, sqrt
 from typing import Any
 
-from paceline.batch_scaling.critical_batch import Rule
+from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
@@ -14,19 +14,19 @@ from paceline.config.scale import ScaleConfig
 from paceline.direction import default_mode
 from paceline.errors import ConfigError, Problem
 
-EVALUATIONS = 40
-"""Evaluations over the config's length of training, at the most."""
-POINTS = (0.1, 0.2, 0.35)
-"""Shares of that length after which branches begin; not before the warmup is over."""
-HALF_BRANCH = 16
-"""Optimizer steps of each half of a branch. Only the second one counts: the first steps after a change are unlike
-those of a training that had the batch all along."""
+EVALUATIONS, EVALUATION_STEPS = 40, 16
+"""Evaluations over the config's length of training, at the most; each after a multiple of so many steps."""
+POINTS = (0.2, 0.35)
+"""Shares of that length after which branches begin, besides those from the start; not before the warmup is over."""
+HALF_BRANCH = 64
+"""Optimizer steps of each half of a branch from a checkpoint. Only the second one counts: the first steps after a
+change are unlike those of a training that had the batch all along."""
 MOST_SHARE = 0.5
-"""Length of a branch as a share of the config's length of training, at the most."""
-LEAST_HALF = 12
-"""Optimizer steps of each half of a branch, at the least."""
-REFERENCE_EVALUATIONS = 16
-"""Evaluations of a branch with the config's own batch."""
+"""Length of such a branch as a share of the config's length of training, at the most."""
+GIVEN_UP = 2.0
+"""A branch from the start ends after so many times the samples that the config's own batch takes."""
+LEAST_STEPS = 8
+"""Optimizer steps of a branch from the start until then, at the least."""
 AVERAGED_STEPS = 32
 """Steps of the config's own batch over whose samples weights are averaged."""
 MOST_DOUBLINGS = 4
@@ -78,8 +78,8 @@ class StudyPlan:
             derived.warmup_steps or 0,
             facts["normalises_batches"],
         )
-        plan.own_config()
-        for size in (*plan.branch_sizes, *plan.batch_sizes(plan.train_samples)):
+        plan.own_config(config.seed)
+        for size in (*plan.start_sizes, *plan.batch_sizes(plan.train_samples)):
             plan.at_batch(size, plan.rules[0])
             plan.shares(size)
         return plan
@@ -119,8 +119,8 @@ class StudyPlan:
 
     @property
     def evaluation_steps(self) -> int:
-        """Steps of the config's own batch between two evaluations: halves of branches, which begin and end at one."""
-        return HALF_BRANCH * max(1, round(self.steps / EVALUATIONS / HALF_BRANCH))
+        """Steps of the config's own batch between two evaluations."""
+        return EVALUATION_STEPS * max(1, round(self.steps / EVALUATIONS / EVALUATION_STEPS))
 
     @property
     def point_steps(self) -> list[int]:
@@ -129,27 +129,42 @@ class StudyPlan:
         return sorted({max(1, round(max(share * self.steps, warmup) / every)) * every for share in POINTS})
 
     @property
-    def longest_branch(self) -> int:
-        """Samples of the longest branches."""
-        return round(MOST_SHARE * self.samples)
+    def start_samples(self) -> int:
+        """Samples of the config's own batch to which branches from the start are compared, unless the target comes
+        first."""
+        return self.point_steps[0] * self.own_batch_size
+
+    @property
+    def start_sizes(self) -> list[int]:
+        """Batch sizes of the branches from the start, the smallest first: of one curve with one unknown, every other
+        doubling is enough."""
+        fitting = [size for size in self._doubled if LEAST_STEPS * size <= GIVEN_UP * self.start_samples]
+        return fitting[1::2] or fitting
 
     @property
     def branch_sizes(self) -> list[int]:
-        """Batch sizes of the branches, the smallest first."""
-        doubled = [self.own_batch_size * 2**each for each in range(1, MOST_DOUBLINGS + 1)]
-        return [size for size in doubled if size <= self.train_samples and self.half_steps(size)]
+        """Batch sizes of the branches from checkpoints; empty where the training is too short for them."""
+        longest = MOST_SHARE * self.samples
+        return [
+            size for size in self.start_sizes if 2 * HALF_BRANCH * size <= longest and size > 2 * self.own_batch_size
+        ]
 
-    def half_steps(self, size: int) -> int:
-        """Optimizer steps of each half of a branch; 0 where one would be too long."""
-        fitting = self.longest_branch // (2 * size)
-        return next((half for half in (HALF_BRANCH, LEAST_HALF) if half <= fitting), 0)
+    @property
+    def own_seeds(self) -> list[int]:
+        """Seeds that the config as it is and branches from the start are trained with. One training scatters too much
+        where there are no branches from checkpoints besides."""
+        return self.seeds[:1] if self.branch_sizes else self.seeds
+
+    @property
+    def _doubled(self) -> list[int]:
+        sizes = (self.own_batch_size * 2**each for each in range(1, MOST_DOUBLINGS + 1))
+        return [size for size in sizes if size <= self.train_samples]
 
     def batch_sizes(self, largest_trained: int) -> list[int]:
         """Batch sizes of the table: those asked for, or the config's own and one further than branches went."""
         if self.section.batch_sizes != "auto":
             return sorted({self.own_batch_size, *self.section.batch_sizes})
-        sizes = [self.own_batch_size, *self.branch_sizes]
-        return [size for size in sizes if size <= 2 * largest_trained]
+        return [size for size in (self.own_batch_size, *self._doubled) if size <= 2 * largest_trained]
 
     @property
     def worker_counts(self) -> list[int]:
@@ -194,32 +209,47 @@ class StudyPlan:
         """Return the config with another batch size."""
         return self.config.with_overrides(self.overrides(size, rule))
 
-    def own_config(self) -> ExperimentConfig:
-        """Return the config as it is, which measures its noise scale and saves where branches begin."""
-        target = self.target
+    def own_config(self, seed: int) -> ExperimentConfig:
+        """Return the config as it is with a seed. With the first one it measures its noise scale, and saves where
+        branches begin."""
+        target, is_first = self.target, seed == self.seeds[0]
+        points = self.point_steps if is_first and self.branch_sizes else []
+        noise = self._noise() if is_first else {}
         return self._watched(
-            self.config.with_overrides({**self._noise(), **_saving}),
+            self.config.with_overrides({"seed": seed, **noise, **_saving}),
             self.evaluation_steps,
-            {"save_at_steps": self.point_steps, **({} if target is None else _goal(target))},
+            {"save_at_steps": points, **({} if target is None else _goal(target))},
         )
 
     def branch_config(self, start_samples: int, start_step: int, size: int, rule: Rule) -> ExperimentConfig:
         """Return the config that trains on from a checkpoint with another batch, and is evaluated after each half."""
-        half = self.half_steps(size)
-        # evaluations fall on multiples of a number of steps, which must hit both ends
-        until = start_samples + 2 * half * size
-        return self._branch(start_samples, start_step, size, rule, gcd(start_step, half), until)
+        # evaluations fall on multiples of a number of steps, which must hit both ends; an epoch's last batch is short
+        until = start_samples + round(1.75 * HALF_BRANCH) * size
+        return self._branch(start_samples, start_step, size, rule, gcd(start_step, HALF_BRANCH), until)
 
-    def reference_config(self, start_samples: int, start_step: int) -> ExperimentConfig:
-        """Return the config that trains on from a checkpoint as it is, as far as the longest branch, and is evaluated
-        where the halves of branches may be compared with it."""
-        longest = max(2 * self.half_steps(size) * size for size in self.branch_sizes)
-        return self._branch(
-            start_samples, start_step, self.own_batch_size, "none", HALF_BRANCH, start_samples + longest
-        )
+    def reference_config(self, start_samples: int, start_step: int, goal: float | None) -> ExperimentConfig:
+        """Return the config that trains on from a checkpoint as it is, until it has the lowest loss of branches, or as
+        far as the longest of them, and is evaluated where their halves may be compared with it."""
+        until = start_samples + 2 * HALF_BRANCH * max(self.branch_sizes)
+        size, every = self.own_batch_size, gcd(start_step, HALF_BRANCH)
+        return self._branch(start_samples, start_step, size, "none", every, until, goal)
+
+    def start_config(self, size: int, rule: Rule, seed: int, goal: float, until: int) -> ExperimentConfig:
+        """Return the config that trains with a batch size from the start until it has a loss, and is evaluated as often
+        as the config's own batch is."""
+        config = self.at_batch(size, rule).with_overrides({"seed": seed})
+        every = max(1, round(self.evaluation_steps * self.own_batch_size / size))
+        return self._watched(config, every, {**_goal(TargetMetric(LOSS, goal, "min")), "until_samples": until})
 
     def _branch(
-        self, start_samples: int, start_step: int, size: int, rule: Rule, every: int, until: int
+        self,
+        start_samples: int,
+        start_step: int,
+        size: int,
+        rule: Rule,
+        every: int,
+        until: int,
+        goal: float | None = None,
     ) -> ExperimentConfig:
         stages = [
             {"samples": 0, "global_batch_size": self.own_batch_size},
@@ -237,7 +267,8 @@ class StudyPlan:
         }
         if self.config.trainer.max_steps is not None:  # the same length in samples
             overrides["trainer.max_steps"] = start_step + self._steps_of(self.samples - start_samples, size)
-        return self._watched(self.config.with_overrides(overrides), every, {"until_samples": until})
+        segment = {} if goal is None else _goal(TargetMetric(LOSS, goal, "min"))
+        return self._watched(self.config.with_overrides(overrides), every, {**segment, "until_samples": until})
 
     @staticmethod
     def _steps_of(samples: int, size: int) -> int:

@@ -72,7 +72,7 @@ class ScaleResult:
             ("target", found.target.text),
             ("critical batch", critical_text(found.critical)),
             ("noise scale", noise_text(found)),
-            ("rule", f"{found.rule}, up to a batch of {found.rule_holds_to:,}"),
+            ("rule", found.rules.text),
             ("recommended", changes),
             ("time", time_text(found)),
             ("samples spent", f"{found.samples_spent:,}"),

@@ -45,7 +45,7 @@ def summary_text(findings: ScaleFindings) -> str:
     if not findings.recommended:
         return f"the config is best as it is, with a batch of {findings.own_batch_size:,}"
     size = findings.recommended["data.global_batch_size"]
-    start = f"a batch of {size:,} with the {findings.rule} rule reaches {findings.target.text}"
+    start = f"a batch of {size:,} with the {findings.rules.at(size)} rule reaches {findings.target.text}"
     if findings.speedup is not None:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
         return f"{start} {findings.speedup:.2f}x as fast (95 % CI {low:.2f}-{high:.2f})"

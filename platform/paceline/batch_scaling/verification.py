@@ -1,47 +1,177 @@
-"""Trainings to the target: how each ended, and how sure a speedup over several seeds is."""
+"""Verification: candidates and the config as it is are trained to the target, with each seed.
 
-from collections.abc import Iterable, Sequence
-from math import exp, sqrt
-from statistics import fmean, median, stdev
+    seconds to the target = optimizer steps to it * seconds of a step
+
+The steps scatter between seeds; the time of a step is measured in turns, so that what slows the machine for a while
+does not decide. The steps of both have one variance, that of all their seeds together (Student's test for two samples).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import exp, log, sqrt
+from statistics import fmean, geometric_mean, stdev
 from typing import NamedTuple
 
-from paceline.batch_scaling.findings import Verification
+from paceline.batch_scaling.critical_batch import refined
+from paceline.batch_scaling.findings import ScaleFindings, ScaleRow, Verification
+from paceline.batch_scaling.plan import StudyPlan
+from paceline.batch_scaling.study_jobs import StudyJobs
+from paceline.cluster.listener import Stages
+
+LEVELS = (0.03, 0.02)
+"""Chance of each candidate to be recommended though it is not faster: 5 % together."""
 
 
-class TargetReached(NamedTuple):
-    """A training to the target."""
+class Speedup(NamedTuple):
+    """Time of the config as it is over that of a candidate, as the logarithm."""
 
-    samples: int | None
-    """None where it was not reached; `seconds` likewise."""
-    seconds: float | None
-    problem: str = ""
+    log_ratio: float
+    standard_error: float
+    freedom: int
+    """Degrees of freedom."""
+
+    @property
+    def estimate(self) -> float:
+        """The ratio."""
+        return exp(self.log_ratio)
+
+    def lower_limit(self, level: float) -> float:
+        """Return the one-sided lower confidence limit of the ratio (Student's t).
+
+        Args:
+            level: chance that the ratio is below the limit.
+        """
+        from scipy.stats import t
+
+        return exp(self.log_ratio - float(t.ppf(1 - level, self.freedom)) * self.standard_error)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both limits at 95 %."""
+        low = self.lower_limit(0.025)
+        return low, self.estimate**2 / low
 
 
-def lower_limit(log_ratios: Sequence[float], level: float) -> float:
-    """Return the one-sided lower confidence limit of a ratio, from its logarithms with several seeds (Student's t).
+def speedup_of(own: Verification, other: Verification, resolution: float) -> Speedup:
+    """Compare trainings to the target, all of which reached it.
 
     Args:
-        log_ratios: at least two.
-        level: chance that the ratio is below the limit.
+        resolution: samples between two evaluations: that is how well the samples to the target are known.
     """
-    from scipy.stats import t
-
-    error = stdev(log_ratios) / sqrt(len(log_ratios))
-    return exp(fmean(log_ratios) - float(t.ppf(1 - level, len(log_ratios) - 1)) * error)
-
-
-def interval_of(log_ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the 95 % interval of a ratio."""
-    return lower_limit(log_ratios, 0.025), 1 / lower_limit([-each for each in log_ratios], 0.025)
-
-
-def verification_of(size: int, trained: Iterable[TargetReached]) -> Verification:
-    """Return the trainings of a batch size, in order of the seeds."""
-    those = list(trained)
-    return Verification(size, tuple(each.samples for each in those), tuple(each.seconds for each in those))
+    logs = [[log(samples) for samples in each.samples if samples is not None] for each in (own, other)]
+    counts = [len(each) for each in logs]
+    freedom = sum(counts) - 2
+    squares = sum((count - 1) * stdev(each) ** 2 for count, each in zip(counts, logs, strict=True) if count > 1)
+    # the true value is anywhere between the evaluations: a uniform distribution
+    rounding = (resolution / exp(fmean(logs[0]))) ** 2 / 12
+    variance = max(squares / freedom, rounding) * sum(1 / count for count in counts)
+    turns = [log(mine / theirs) for mine, theirs in zip(own.sample_seconds, other.sample_seconds, strict=True)]
+    if len(turns) > 1:
+        variance += stdev(turns) ** 2 / len(turns)
+    return Speedup(fmean(logs[0]) - fmean(logs[1]) + fmean(turns), sqrt(variance), freedom)
 
 
-def median_of(values: Sequence[float | None]) -> float | None:
-    """Return the median of the values that are known; None where none is."""
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
+@dataclass
+class _Trained:
+    """Trainings of a batch size."""
+
+    size: int
+    samples: dict[int, int | None] = field(default_factory=dict)
+    """To the target, by seed."""
+    problem: str = ""
+
+    def mean_samples(self, longest: int) -> float:
+        """Geometric mean over the seeds; `longest` of those that did not reach the target."""
+        return geometric_mean([each or longest for each in self.samples.values()])
+
+    def result(self, sample_seconds: Sequence[float]) -> Verification:
+        return Verification(
+            self.size, tuple(self.samples[seed] for seed in sorted(self.samples)), tuple(sample_seconds)
+        )
+
+
+def verify(
+    plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings, candidates: Sequence[ScaleRow]
+) -> ScaleFindings:
+    """Train candidates to the target until one is surely faster than the config as it is.
+
+    Args:
+        candidates: the most promising one first, at most as many as there are `LEVELS`.
+    """
+    own = _Trained(plan.own_batch_size, dict(found.own_samples))
+    compared: list[tuple[Verification, Verification]] = []
+    tried: list[_Trained] = []
+    for row, level in zip(candidates, LEVELS, strict=False):
+        size = row.global_batch_size
+        listener.stage(f"training batch {size:,} to the target, beside the config as it is")
+        other = _Trained(size)
+        tried.append(other)
+        for trained in (own, other):
+            _train(plan, jobs, found, trained)
+        if own.problem:
+            reason = f"the config as it is could not be trained to the target with each seed: {own.problem}"
+            return replace(found, undecided=reason)
+        if other.problem:
+            jobs.notes.append(f"batch {size:,} is not recommended: {other.problem}")
+            continue
+        configs = [plan.at_batch(each, found.rules.at(each)) for each in (plan.own_batch_size, size)]
+        seconds = jobs.sample_seconds_in_turn(configs)
+        if isinstance(seconds, str):
+            jobs.notes.append(f"batch {size:,} is not recommended: {seconds}")
+            continue
+        compared.append((own.result(seconds[0]), other.result(seconds[1])))
+        speedup = speedup_of(*compared[-1], plan.evaluation_steps * plan.own_batch_size)
+        if speedup.lower_limit(level) > 1:
+            found = replace(
+                found,
+                recommended=plan.overrides(size, found.rules.at(size)),
+                predicted_seconds=row.seconds,
+                speedup=speedup.estimate,
+                speedup_interval=speedup.interval,
+            )
+            break
+        low, high = speedup.interval
+        jobs.notes.append(
+            f"batch {size:,} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) over "
+            f"{len(plan.seeds)} seeds is not surely faster; more seeds (scale.seeds) would tell"
+        )
+    return _corrected(_with_times(found, compared), plan, own, tried)
+
+
+def _with_times(found: ScaleFindings, compared: Sequence[tuple[Verification, Verification]]) -> ScaleFindings:
+    if not compared:
+        return found
+    own, last = compared[-1]
+    measured = last if found.recommended else own
+    verifications = (own, *(other for _, other in compared))
+    return replace(found, own_seconds=own.seconds, measured_seconds=measured.seconds, verifications=verifications)
+
+
+def _corrected(found: ScaleFindings, plan: StudyPlan, own: _Trained, tried: Sequence[_Trained]) -> ScaleFindings:
+    """Correct the critical batch size by all trainings to the target. One that did not reach it would have taken more
+    than the whole length of training."""
+    own_mean = own.mean_samples(plan.samples)
+    ratios = [
+        (each.size, each.mean_samples(plan.samples) / own_mean, len(each.samples)) for each in tried if each.samples
+    ]
+    if found.critical is None or not ratios:
+        return found
+    return replace(found, critical=refined(found.critical, plan.own_batch_size, found.branches, ratios))
+
+
+def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Trained) -> None:
+    """Train with each seed where that has not been done."""
+    for seed in plan.seeds:
+        if seed in trained.samples or trained.problem:
+            continue
+        if not jobs.clock.has(0.0):
+            trained.problem = "no time was left (scale.budget_seconds)"
+            return
+        config = plan.verification_config(trained.size, found.rules.at(trained.size), seed, found.target)
+        answer = jobs.train(config)
+        if answer.problem:
+            trained.problem = answer.problem
+            return
+        trained.samples[seed] = answer.values.get("reached_samples")
+        if trained.samples[seed] is None:
+            trained.problem = f"with seed {seed} the target was not reached"

@@ -8,45 +8,75 @@ from paceline.batch_scaling.critical_batch import (
     Branch,
     LossCurve,
     Rule,
+    branch_from_start,
     critical_batch,
     efficiency_of,
     expected_efficiency,
-    rule_that_held,
+    refined,
 )
+from paceline.batch_scaling.lr_rules import LrRules, rules_that_held
 
-OWN = 32
+OWN, TARGET = 32, 10_000
 SIZES = (64, 128, 256, 512)
 
 
-def branches_of(
-    critical: float, start: int = 1000, rule: Rule = "linear", sizes: tuple[int, ...] = SIZES
-) -> list[Branch]:
+def branches_of(critical: float, start: int = 0, rule: Rule = "linear", sizes: tuple[int, ...] = SIZES) -> list[Branch]:
     """Branches that follow the trade-off exactly."""
-    return [Branch(start, size, rule, 1024, 1.0, expected_efficiency(size, OWN, critical)) for size in sizes]
+    return [Branch(start, size, rule, 0, 1024, 1.0, expected_efficiency(size, OWN, critical)) for size in sizes]
 
 
 @pytest.mark.parametrize("critical", [20.0, 100.0, 420.0, 3000.0])
 def test_the_size_that_branches_were_made_with_is_found(critical: float) -> None:
-    found = critical_batch(branches_of(critical), OWN)
+    found = critical_batch(branches_of(critical), OWN, TARGET)
     assert found.size == pytest.approx(critical, rel=0.03)
     assert (found.low, found.high) == (found.size, found.size)
 
 
-def test_it_may_grow_over_training() -> None:
-    found = critical_batch([*branches_of(60.0, 500), *branches_of(240.0, 4000)], OWN)
-    assert [samples for samples, _ in found.by_samples] == [500, 4000]
+def test_where_it_grows_over_training_the_samples_to_the_target_add_up() -> None:
+    found = critical_batch([*branches_of(60.0), *branches_of(240.0, 4000)], OWN, TARGET)
+    assert [samples for samples, _ in found.by_samples] == [0, 4000]
     assert (found.low, found.high) == (pytest.approx(60.0, rel=0.03), pytest.approx(240.0, rel=0.03))
-    assert found.low < found.size < found.high
+    for size in SIZES:
+        samples = 4000 / expected_efficiency(size, OWN, 60.0) + 6000 / expected_efficiency(size, OWN, 240.0)
+        assert TARGET / expected_efficiency(size, OWN, found.size) == pytest.approx(samples, rel=0.03)
+
+
+def test_what_was_measured_after_the_start_alone_counts_from_the_start() -> None:
+    assert critical_batch(branches_of(240.0, 4000), OWN, TARGET).size == pytest.approx(240.0, rel=0.03)
+
+
+def test_seeds_are_averaged() -> None:
+    true = expected_efficiency(256, OWN, 300.0)
+    found = critical_batch(
+        [Branch(0, 256, "linear", seed, 1, 1.0, true * by) for seed, by in enumerate((0.5, 1, 2))], OWN, TARGET
+    )
+    assert found.size == pytest.approx(300.0, rel=0.03)
+
+
+def test_trainings_to_the_target_correct_it() -> None:
+    branches = branches_of(900.0)
+    expected = critical_batch(branches, OWN, TARGET)
+    ratio = 1 / expected_efficiency(256, OWN, 300.0)
+    few, many = (refined(expected, OWN, branches, [(256, ratio, count)]).size for count in (1, 100))
+    assert 300 < many < few < 900
+    assert many == pytest.approx(300.0, rel=0.1)
+
+
+def test_a_training_that_tells_little_changes_little() -> None:
+    branches = branches_of(300.0)
+    expected = critical_batch(branches, OWN, TARGET)
+    # with twice the batch, hardly more samples are expected, and seeds scatter by as much
+    assert refined(expected, OWN, branches, [(64, 0.95, 3)]).size == pytest.approx(300.0, rel=0.2)
 
 
 def test_without_any_loss_there_is_no_critical_size() -> None:
-    found = critical_batch([Branch(1000, size, "linear", 1024, 1.0, 1.02) for size in SIZES], OWN)
+    found = critical_batch([Branch(0, size, "linear", 0, 1024, 1.0, 1.02) for size in SIZES], OWN, TARGET)
     assert found.size == inf
 
 
 def test_the_better_rule_counts() -> None:
-    worse = [Branch(1000, size, "sqrt", 1024, 1.0, 0.01) for size in SIZES]
-    assert critical_batch([*worse, *branches_of(420.0)], OWN).size == pytest.approx(420.0, rel=0.03)
+    worse = [Branch(0, size, "sqrt", 0, 1024, 1.0, 0.01) for size in SIZES]
+    assert critical_batch([*worse, *branches_of(420.0)], OWN, TARGET).size == pytest.approx(420.0, rel=0.03)
 
 
 def test_efficiency_is_read_from_the_curve_of_the_config_as_it_is() -> None:
@@ -66,10 +96,29 @@ def test_a_noisy_curve_is_made_monotone() -> None:
     assert curve.samples_to(5 - log(2000) / 2) == pytest.approx(2000, rel=0.1)
 
 
-def test_the_rule_that_holds_to_the_larger_batch_is_taken() -> None:
-    linear = [
-        Branch(0, size, "linear", 1024, 1.0, value) for size, value in zip(SIZES, (0.98, 0.95, 0.2, 0.0), strict=True)
-    ]
-    root = [Branch(0, size, "sqrt", 1024, 1.0, value) for size, value in zip(SIZES, (0.95, 0.9, 0.7, 0.5), strict=True)]
-    assert rule_that_held([*linear, *root], 0.1) == ("sqrt", 512)
-    assert rule_that_held([*linear, *root[:1]], 0.1)[0] == "linear"
+def ended(*losses: tuple[int, float], diverged: bool = False) -> dict[str, object]:
+    """The answer to the training of a branch."""
+    evaluations = [(samples, {"val/loss": loss}) for samples, loss in losses]
+    return {"evaluations": evaluations, "samples": losses[-1][0], "diverged": diverged}
+
+
+def test_a_branch_from_the_start_is_compared_with_the_whole_training() -> None:
+    samples = list(range(100, 5100, 100))
+    curve, goal = LossCurve(samples, [100.0 / each for each in samples]), 0.05  # after 2,000 samples
+    reached = branch_from_start(curve, goal, 64, "linear", 0, ended((2000, 0.07), (3000, 0.05), (4000, 0.03)))
+    assert reached.efficiency == pytest.approx(2000 / 3000, rel=1e-3)
+    given_up = branch_from_start(curve, goal, 64, "linear", 0, ended((2000, 0.2), (4000, 0.1)))
+    assert given_up.efficiency == pytest.approx(1000 / 4000, rel=1e-3)
+    assert branch_from_start(curve, goal, 64, "linear", 0, ended((2000, inf), diverged=True)).efficiency == 0.0
+
+
+def test_the_usual_rule_is_taken_as_far_as_it_is_nearly_the_best() -> None:
+    linear, root = (
+        [Branch(0, size, rule, 0, 1024, 1.0, value) for size, value in zip(SIZES, values, strict=True)]
+        for rule, values in (("linear", (0.9, 0.9, 0.2, 0.0)), ("sqrt", (0.95, 0.9, 0.7, 0.5)))
+    )
+    found = rules_that_held([*linear, *root], "linear", OWN)
+    assert found == LrRules(((64, "linear"), (128, "linear"), (256, "sqrt"), (512, "sqrt")))
+    assert (found.holds_to, found.text) == (128, "linear up to a batch of 128, sqrt up to 512")
+    assert [found.at(size) for size in (32, 192, 256, 1024)] == ["linear", "linear", "sqrt", "sqrt"]
+    assert rules_that_held([], "sqrt", OWN).holds_to == OWN

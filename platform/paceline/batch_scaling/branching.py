@@ -1,0 +1,128 @@
+"""Branches of a training: from the start, and from checkpoints of the config as it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from paceline.batch_scaling.critical_batch import (
+    LOSS,
+    Branch,
+    LossCurve,
+    Rule,
+    best_rule,
+    branch_from_start,
+    branch_of,
+    losses_of,
+)
+from paceline.batch_scaling.plan import GIVEN_UP, StudyPlan
+from paceline.batch_scaling.study_jobs import StudyJobs
+from paceline.cluster.listener import Stages
+
+NEARLY_BEST = 0.9
+"""Efficiency of a branch from the start from which on no other rule and no other seed are tried."""
+
+
+def train_branches(
+    plan: StudyPlan, jobs: StudyJobs, listener: Stages, trained: Mapping[int, Mapping[str, Any]], reached: int
+) -> list[Branch]:
+    """Train larger batches at each point of training; empty, with a note, where that says nothing.
+
+    Args:
+        trained: the answers to the training of the config as it is, by seed.
+        reached: samples that it took to the target.
+    """
+    losses = {seed: losses_of(values) for seed, values in trained.items()}
+    if not all(len(each) >= 2 and all(isfinite(loss) for _, loss in each) for each in losses.values()):
+        jobs.notes.append(f"the task reports no finite {LOSS}: the critical batch size is not measured")
+        return []
+    listener.stage("branches from the start")
+    end = min(plan.start_samples, reached)
+    curves = {seed: LossCurve.of(each) for seed, each in losses.items()}
+    found = _from_start(plan, jobs, curves, end)
+    if not plan.branch_sizes:
+        jobs.notes.append("the training is too short for branches from its checkpoints: all begin at its start")
+        return found
+    first = plan.seeds[0]
+    points = [(start, name) for start, name in trained[first]["saved"] if start < min(reached, losses[first][-1][0])]
+    rules = {branch.batch_size: branch.rule for branch in found if branch.rule == best_rule(found, branch)}
+    for number, (start, name) in enumerate(points, 1):
+        listener.stage(f"branches after {start:,} samples ({number} of {len(points)})")
+        found += _from_checkpoint(plan, jobs, _Point(start, name), rules)
+    return found
+
+
+def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve], end: int) -> list[Branch]:
+    """Train larger batches until they have the loss that the config's own has after `end` samples.
+
+    Args:
+        curves: of the config as it is, by seed.
+    """
+    found: list[Branch] = []
+    for size in plan.start_sizes:
+        rules: Sequence[Rule] = plan.rules
+        for seed, curve in curves.items():
+            own: list[Branch] = []
+            for rule in rules:
+                goal = curve.loss_at(end)
+                config = plan.start_config(size, rule, seed, goal, round(GIVEN_UP * end))
+                values = jobs.branch(config, f"of batch {size:,} from the start")
+                if values is None:
+                    return found
+                own.append(branch_from_start(curve, goal, size, rule, seed, values))
+                if own[-1].efficiency >= NEARLY_BEST:
+                    break
+            found += own
+            best = max(own, key=lambda each: each.efficiency)
+            if best.efficiency >= NEARLY_BEST:
+                break  # where nothing is lost, other seeds say no more
+            rules = [best.rule]
+    return found
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A point of training at which branches begin."""
+
+    samples: int
+    checkpoint: str
+    """Name of its folder, such as `step-48`."""
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return int(self.checkpoint.partition("-")[2])
+
+
+def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Mapping[int, Rule]) -> list[Branch]:
+    """Train with larger batches, then with the config's own as far as these came.
+
+    Args:
+        rules: that was the best one from the start, by batch size.
+    """
+    trained: list[tuple[int, Rule, Mapping[str, Any]]] = []
+    for size in plan.branch_sizes:
+        begun = f"of batch {size:,} after {point.samples:,} samples"
+        first = rules.get(size, plan.rules[0])
+        for rule in (first, *(each for each in plan.rules if each != first)):
+            config = plan.branch_config(point.samples, point.step, size, rule)
+            values = jobs.branch(config, begun, point.checkpoint)
+            if values is None:
+                return []
+            trained.append((size, rule, values))
+            if _has_learned(values):
+                break
+    ends = [losses_of(values)[-1][1] for _, _, values in trained if _has_learned(values)]
+    config = plan.reference_config(point.samples, point.step, min(ends, default=None))
+    reference = jobs.branch(config, f"as it is after {point.samples:,} samples", point.checkpoint)
+    losses = losses_of(reference) if reference is not None else []
+    if len(losses) < 2 or not all(isfinite(loss) for _, loss in losses):
+        return []
+    curve = LossCurve.of(losses)
+    return [branch_of(point.samples, curve, size, rule, plan.seeds[0], values) for size, rule, values in trained]
+
+
+def _has_learned(values: Mapping[str, Any]) -> bool:
+    """Return True if a branch ended with a lower loss than it had in the middle."""
+    losses = losses_of(values)
+    return not values["diverged"] and len(losses) >= 2 and losses[-1][1] < losses[0][1]

@@ -1,0 +1,56 @@
+"""Which learning-rate rule held in branches, and to which batch size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from paceline.batch_scaling.critical_batch import Branch, Rule, efficiencies
+
+TOLERANCE = 0.1
+"""How much of the best rule's efficiency the usual one may lack, as a share."""
+
+
+@dataclass(frozen=True)
+class LrRules:
+    """The rule that held for each batch size that branches were trained with."""
+
+    by_size: tuple[tuple[int, Rule], ...]
+    """The smallest size first; at least one."""
+
+    def at(self, size: int) -> Rule:
+        """Return the rule for a batch size: that of the next smaller one that was tried, or of the smallest."""
+        return next((rule for tried, rule in reversed(self.by_size) if tried <= size), self.by_size[0][1])
+
+    @property
+    def holds_to(self) -> int:
+        """The largest batch size for which the rule of the smallest held."""
+        first = self.by_size[0][1]
+        others = (number for number, (_, rule) in enumerate(self.by_size) if rule != first)
+        return self.by_size[next(others, len(self.by_size)) - 1][0]
+
+    @property
+    def text(self) -> str:
+        """`linear up to a batch of 128, sqrt up to 512`."""
+        last = {rule: size for size, rule in self.by_size}
+        parts = [f"{rule} up to {size:,}" for rule, size in last.items()]
+        return ", ".join(parts).replace(" up to ", " up to a batch of ", 1)
+
+
+def rules_that_held(branches: Sequence[Branch], usual: Rule, own_batch_size: int) -> LrRules:
+    """Return the usual rule for each batch size where it was nearly the best one, else the best.
+
+    Args:
+        usual: of the optimizer.
+        own_batch_size: without branches, it is all that the rule holds to.
+    """
+    found = efficiencies(branches)
+    held: list[tuple[int, Rule]] = []
+    for size in sorted({size for _, size in found}):
+        tried = [rules for (_, other), rules in found.items() if other == size]
+        shares = {
+            rule: fmean(rules.get(rule, 0.0) / max(rules.values()) for rules in tried)
+            for rule in sorted({rule for rules in tried for rule in rules})
+        }
+        best = max(shares, key=lambda rule: shares[rule])
+        held.append((size, usual if shares.get(usual, 0.0) >= (1 - TOLERANCE) * shares[best] else best))
+    return LrRules(tuple(held) or ((own_batch_size, usual),))

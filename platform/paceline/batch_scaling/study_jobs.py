@@ -1,0 +1,102 @@
+"""The jobs of a study, and the count of what they spend."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from paceline.batch_scaling.findings import StudyFailed
+from paceline.batch_scaling.segment import LOOK, TRAIN_SEGMENT
+from paceline.bench.bench import Bench
+from paceline.bench.clock import Clock
+from paceline.bench.jobs import THROUGHPUT, Answer, Job, part_of
+from paceline.config.experiment import ExperimentConfig
+
+OWN, BRANCH = "own", "branch"
+"""Folders of checkpoints: of the config as it is, and of the branch that is being trained."""
+WINDOWS, WINDOW_SECONDS = 5, 0.3
+TURNS = 3
+"""How often each of two configs is measured in turn."""
+
+
+class StudyJobs:
+    """Does the jobs of a study on a bench.
+
+    Args:
+        folder: for checkpoints; all workers see it.
+    """
+
+    def __init__(self, bench: Bench, clock: Clock, folder: Path) -> None:
+        self._bench, self._folder = bench, folder
+        self.clock = clock
+        self.samples_spent = 0
+        self.notes: list[str] = []
+
+    def look(self, config: ExperimentConfig) -> Mapping[str, Any]:
+        """Build the model and the data, see `segment.look`.
+
+        Raises:
+            StudyFailed: that fails.
+        """
+        return _required(self._do(LOOK, config, checks_again=True), "built")
+
+    def train_own(self, config: ExperimentConfig) -> Mapping[str, Any]:
+        """Train the config as it is, with checkpoints on its way, see `segment.train_segment`.
+
+        Raises:
+            StudyFailed: it fails or diverges.
+        """
+        return _required(self.train(config, checkpoints=OWN), "trained")
+
+    def train(self, config: ExperimentConfig, **options: Any) -> Answer:
+        """Do `segment.train_segment`."""
+        answer = self._do(TRAIN_SEGMENT, config, **options)
+        self.samples_spent += int(answer.values.get("samples", 0))
+        return answer
+
+    def branch(self, config: ExperimentConfig, begun: str, checkpoint: str | None = None) -> Mapping[str, Any] | None:
+        """Train a branch; None where no time is left, or where it fails, which is noted.
+
+        Args:
+            begun: where it begins, in words.
+            checkpoint: of the config as it is, that it begins at; None for the initial weights.
+        """
+        if not self.clock.has(0.0):
+            return None
+        options = {} if checkpoint is None else {"checkpoints": BRANCH, "resume_from": f"{OWN}/{checkpoint}"}
+        answer = self.train(config, **options)
+        if answer.problem:
+            self.notes.append(f"a branch {begun} could not be trained: {answer.problem}")
+            return None
+        return answer.values
+
+    def step_seconds(self, config: ExperimentConfig, size: int) -> float | None:
+        """Return the time of a step; None where it cannot be measured, which is noted."""
+        answer = self._do(THROUGHPUT, config, windows=WINDOWS, window_seconds=WINDOW_SECONDS)
+        if answer.problem:
+            self.notes.append(f"the step of batch {size:,} could not be measured: {answer.problem}")
+            return None
+        (seconds,) = answer.values["seconds_per_sample"]
+        return float(median(seconds)) * size
+
+    def sample_seconds_in_turn(self, configs: Sequence[ExperimentConfig]) -> list[list[float]] | str:
+        """Return the seconds of a sample for each turn, a list for each config; or why they cannot be measured. What
+        slows the machine for a while hits all configs."""
+        answer = self._do(THROUGHPUT, *([*configs] * TURNS), windows=WINDOWS, window_seconds=WINDOW_SECONDS)
+        if answer.problem:
+            return answer.problem
+        medians = [float(median(each)) for each in answer.values["seconds_per_sample"]]
+        return [medians[number :: len(configs)] for number in range(len(configs))]
+
+    def _do(self, function: str, *configs: ExperimentConfig, checks_again: bool = False, **options: Any) -> Answer:
+        limit = max(self.clock.longest, 1.0)
+        parts, folder = tuple(map(part_of, configs)), str(self._folder)
+        return self._bench.do(Job(function, parts, options, limit, checks_again=checks_again, folder=folder))
+
+
+def _required(answer: Answer, doing: str) -> Mapping[str, Any]:
+    if answer.problem:
+        raise StudyFailed(f"the config as it is cannot be {doing}: {answer.problem}", "baseline-failed")
+    if answer.values.get("diverged"):
+        raise StudyFailed("the config as it is diverges: lower its learning rate first", "baseline-diverged")
+    return answer.values
