@@ -26,6 +26,8 @@ STANDARD_LIBRARY = {
     "_initializing": "ModuleSpec",
     "_lru_cache_wrapper": "functools",
     "_repr_png_": "IPython",
+    "_run_exitfuncs": "atexit",
+    "_shutdown": "threading",
 }
 """Private or public in spite of their underscore, and none of the three libraries'."""
 

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
@@ -33,6 +33,7 @@ from paceline.errors import (
     TrainingError,
     UnusableCode,
 )
+from paceline.process_end import end_process
 
 DIED = "the process that was to find out ended with code {code}; it may have run out of memory"
 WATCH_SECONDS = 0.5
@@ -132,7 +133,7 @@ def _popen(module: str, descriptor: int, environment: dict[str, str]) -> "subpro
     )
 
 
-def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
+def answer(work: Callable[[ExperimentConfig, Any], Any]) -> NoReturn:
     """The main program of such a process. What the user's code prints goes to stderr.
 
     Args:
@@ -151,6 +152,7 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> None:
     with suppress(BrokenPipeError):  # nobody waits for it any more
         out.write(json.dumps(told))
         out.close()
+    end_process(0)
 
 
 def _what_to_do() -> tuple[WorkerSpec, Any]:
