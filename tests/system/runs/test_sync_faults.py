@@ -171,7 +171,10 @@ def test_a_server_that_refuses_is_reported_and_its_page_is_not_kept(
     """It is healthy, and answers everything else so."""
     folder = run_folder(storage, status="finished")
     with answering(lambda request: (200, b"OK") if request.path.endswith("/health") else (status, body)) as uri:
-        report = record(folder.tracking, uri, picture=False).close("FINISHED", timeout_seconds=3.0)
+        recorder = record(folder.tracking, uri, picture=False)
+        recorder.start_uploading()
+        until(lambda: recorder.report().error)
+        report = recorder.close("FINISHED", timeout_seconds=0.1)
         assert report.error is not None
         kept = (folder.tracking / "uploaded.json").read_text()
         assert "html" not in kept

@@ -67,12 +67,14 @@ def test_a_create_that_was_repeated_on_the_way_leaves_one_run(
 
 
 def test_a_server_that_never_answers_does_not_hold_up_the_end(
-    tmp_path: Path, proxy: FaultyProxy, server_uri: str, record: MakeRecord
+    tmp_path: Path, proxy: FaultyProxy, server_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     proxy.order("sleep", "", 1000)
     recorder = RunRecorder(tmp_path / "run", record(proxy.uri))
     recorder.append(points(1, 11))
-    report = recorder.close("FINISHED", timeout_seconds=300)  # the test itself would be given up before
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")  # `sync` waits for the thread that was given up
+        report = recorder.close("FINISHED", timeout_seconds=300)  # the test itself would be given up before
     assert report.unsent == 13  # the points, the picture, the note and the status
 
     later = sync(tmp_path / "run", server_uri)

@@ -128,7 +128,9 @@ def test_a_parent_that_never_comes_is_an_error_and_no_hanging(
     monkeypatch.setattr(mlflow_connection, "PARENT_SECONDS", 0.3)
     about = record(sqlite_uri)
     child = RunRecorder(tmp_path / "child", trial(about, 1))
-    report = child.close("FINISHED", timeout_seconds=5)  # opening the database alone takes a second on a busy machine
+    child.start_uploading()
+    until(lambda: child.report().error)
+    report = child.close("FINISHED", timeout_seconds=0.1)
     assert about.run_id in str(report.error)
     assert report.run_id is None
     assert runs_of(about) == []
