@@ -1,33 +1,25 @@
 """Programs that run on nodes as processes of their own: the exchange of the examination, and the start commands."""
 
-import json
 import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import yaml
 
 from paceline.cluster.network import Rank
+from support.forkserver import CONTEXT
 
 CLUSTER = Path(__file__).parents[3] / "cluster.yaml"
-PROGRAM = """
-import json, sys
-from paceline.cluster.network import Rank
-print(json.dumps(Rank("127.0.0.1").measure(int(sys.argv[1]), 2, sys.argv[2], "gloo", [4, 2**20])))
-"""
+HERE = "127.0.0.1"
 
 
 def test_two_processes_measure_the_same() -> None:
-    command = [sys.executable, "-c", PROGRAM]
-    meeting = Rank("127.0.0.1").meeting()
-    ranks = [subprocess.Popen([*command, str(rank), meeting], stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    try:
-        found = [json.loads(rank.communicate(timeout=90)[0]) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    meeting, sizes = Rank(HERE).meeting(), [4, 2**20]
+    with ProcessPoolExecutor(2, CONTEXT, initializer=Rank, initargs=(HERE,)) as processes:
+        ranks = [processes.submit(Rank(HERE).measure, rank, 2, meeting, "gloo", sizes) for rank in range(2)]
+        found = [rank.result(timeout=90) for rank in ranks]
     assert found[0] == found[1]
-    assert [size for size, _ in found[0]] == [4, 2**20]
+    assert [size for size, _ in found[0]] == sizes
     assert all(0 < seconds < 30 for _, seconds in found[0])
 
 
