@@ -182,7 +182,10 @@ def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_t
     best = {place: max(rules.values()) for place, rules in efficiencies(branches).items()}
     starts = sorted({start for start, _ in best})
     by_samples = tuple(
-        (start, _fitted({size: value for (begun, size), value in best.items() if begun == start}, own_batch_size))
+        (
+            start,
+            fitted_critical_batch({size: 1 / each for (at, size), each in best.items() if at == start}, own_batch_size),
+        )
         for start in starts
     )
     # the first stretch begins with the training, wherever it was measured
@@ -218,9 +221,13 @@ def refined(
     return replace(critical, size=_least_squares(own_batch_size, sizes, samples, weights))
 
 
-def _fitted(efficiency: Mapping[int, float], own_batch_size: int) -> float:
-    samples = [1 / each for each in efficiency.values()]
-    return _least_squares(own_batch_size, list(efficiency), samples, [1.0] * len(samples))
+def fitted_critical_batch(samples: Mapping[int, float], own_batch_size: int) -> float:
+    """Return the critical batch size that fits best; `inf` for none.
+
+    Args:
+        samples: to a loss or a target, over those of the config's own batch, by batch size.
+    """
+    return _least_squares(own_batch_size, list(samples), list(samples.values()), [1.0] * len(samples))
 
 
 def _least_squares(

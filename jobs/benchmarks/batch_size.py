@@ -1,0 +1,219 @@
+"""Whether `paceline scale` finds what a whole grid finds, and what measuring the noise scale costs a training.
+
+    uv run python jobs/benchmarks/batch_size.py
+
+All of it in one process, for any config that `scale` takes; takes some ten minutes on two cores.
+
+grid    the config is trained with each batch size, learning-rate rule and seed, for its whole length. Of each batch
+        size, the best rule counts: samples to the target (median over the seeds), and seconds, as these samples times
+        the time of one. Then `scale` runs with the same target. Shown is what it predicts for each batch size beside
+        what the grid measured, the critical batch size fitted to either, the time to the target with the recommendation
+        and with the grid's best batch size, and the samples that both spent.
+noise   steps of the same config with two micro-batches: `off`, `off again` (A/A), and `on` with `trainer.noise_scale`,
+        in turns. Shown is the time of a step over that of `off` in the same round.
+"""
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+from harness import Benchmark, Part, Target, exactly, ratio, take_turns
+
+from paceline import load_config
+from paceline.batch_scaling.critical_batch import fitted_critical_batch
+from paceline.batch_scaling.plan import StudyPlan
+from paceline.batch_scaling.scale import scale
+from paceline.batch_scaling.segment import is_reached, look, train_segment
+from paceline.bench.stepper import Stepper
+from paceline.bench.throughput import throughput
+from paceline.cluster.listener import SilentListener
+from paceline.config.experiment import ExperimentConfig
+from paceline.engine.dist_context import DistContext
+
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "mnist_batch_lr.yaml"
+TARGET = "val/accuracy=0.96"
+RULES = ("none", "sqrt", "linear")
+DOUBLINGS = 6
+MOST_COST, MOST_SHARE, MOST_ERROR, MOST_SLOWER = 1.02, 0.1, 0.25, 1.1
+WINDOWS, WINDOW_SECONDS = 5, 0.3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A batch size of the grid with its best rule."""
+
+    size: int
+    rule: str
+    samples: tuple[int | None, ...]
+    """To the target, for each seed."""
+    sample_seconds: float
+
+    @property
+    def median(self) -> float | None:
+        """Of the samples; None where the target was not reached with most of the seeds."""
+        found = statistics.median(each if each is not None else float("inf") for each in self.samples)
+        return found if found < float("inf") else None
+
+
+def trained(plan: StudyPlan, size: int, rule: str, seed: int) -> tuple[int | None, int]:
+    """Train for the whole length; return the samples to the target, and all samples."""
+    target = plan.target
+    assert target is not None
+    every = max(1, round(plan.evaluation_steps * plan.own_batch_size / size))
+    config = plan.config.with_overrides(
+        {
+            "data.global_batch_size": size,
+            "optimizer.lr_scaling": rule,
+            "optimizer.base_batch_size": plan.config.optimizer.base_batch_size or plan.own_batch_size,
+            "seed": seed,
+            "scale": None,
+            "trainer.evaluate_every_n_steps": every,
+            "trainer.evaluate_every_n_epochs": 0,
+            "callbacks": [*plan.config.callbacks, {"path": "paceline.batch_scaling.segment:Segment"}],
+        }
+    )
+    values = train_segment([config], {}, DistContext.current())
+    reached = (
+        samples
+        for samples, metrics in values["evaluations"]
+        if is_reached(metrics.get(target.name), target.value, target.mode)
+    )
+    return next(reached, None), values["samples"]
+
+
+def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: Benchmark) -> tuple[list[Cell], int]:
+    """Train every cell; return the best one of each batch size, and the samples of all."""
+    cells, spent = [], 0
+    for size in sizes:
+        tried = []
+        for rule in RULES if size != plan.own_batch_size else RULES[:1]:
+            runs = [trained(plan, size, rule, plan.config.seed + number) for number in range(seeds)]
+            spent += sum(samples for _, samples in runs)
+            tried.append((rule, tuple(reached for reached, _ in runs)))
+            benchmark.say(f"batch {size}, {rule}: {tried[-1][1]} samples to the target")
+        config = plan.config.with_overrides({"data.global_batch_size": size, "scale": None})
+        options = {"windows": WINDOWS, "window_seconds": WINDOW_SECONDS}
+        (seconds,) = throughput([config], options, DistContext.current())["seconds_per_sample"]
+        cell = min(
+            (Cell(size, rule, reached, statistics.median(seconds)) for rule, reached in tried),
+            key=lambda each: each.median or float("inf"),
+        )
+        cells.append(cell)
+    return cells, spent
+
+
+def measure_grid(config: ExperimentConfig, seeds: int, doublings: int, benchmark: Benchmark) -> Part:
+    """Compare the answer of `scale` with the whole grid."""
+    plan = StudyPlan.of(config, look([config], {}, DistContext.current()))
+    own = plan.own_batch_size
+    sizes = [size for size in (own * 2**number for number in range(doublings + 1)) if size <= plan.train_samples]
+    cells, spent = measured_grid(plan, sizes, seeds, benchmark)
+    with tempfile.TemporaryDirectory() as folder:
+        changed = config.with_overrides({"storage.path": folder, "tracking.uri": f"sqlite:///{folder}/mlflow.db"})
+        found = scale(changed, listener=SilentListener()).findings
+    predicted = {row.global_batch_size: row.samples for row in found.table if row.workers == found.workers}
+    medians = {cell.size: cell.median for cell in cells if cell.median is not None}
+    if own not in medians or len(medians) < 2:
+        return Part((), [], failures={"grid": "the target is not reached, choose another one with --target"})
+    critical = fitted_critical_batch({size: samples / medians[own] for size, samples in medians.items()}, own)
+    rows = [
+        (
+            cell.size,
+            cell.rule,
+            " ".join("-" if each is None else f"{each:,}" for each in cell.samples),
+            f"{predicted[cell.size]:,.0f}" if cell.size in predicted else "",
+            f"{predicted[cell.size] / cell.median - 1:+.0%}" if cell.size in predicted and cell.median else "",
+            f"{(cell.median or 0) * cell.sample_seconds:.2f}" if cell.median else "",
+        )
+        for cell in cells
+    ]
+    errors = [
+        abs(predicted[size] / medians[size] - 1) for size in medians if size in predicted and own < size <= critical
+    ]
+    seconds = {cell.size: cell.median * cell.sample_seconds for cell in cells if cell.median is not None}
+    chosen = found.recommended.get("data.global_batch_size", own)
+    ours = found.critical.size if found.critical is not None else float("inf")
+    targets = [
+        Target("median error of the samples up to the critical batch", exactly(statistics.median(errors)), MOST_ERROR),
+        Target("critical batch size over that of the grid", exactly(ours / critical), 2.0, 0.5),
+        Target(
+            f"time with batch {chosen} over that of the grid's best",
+            exactly(seconds.get(chosen, float("inf")) / min(seconds.values())),
+            MOST_SLOWER,
+        ),
+        Target("samples spent over those of the grid", exactly(found.samples_spent / spent), MOST_SHARE),
+    ]
+    notes = [
+        f"target {found.target.text}; critical batch size {ours:,.0f}, of the grid {critical:,.0f}",
+        f"learning-rate rules: {found.rules.text}",
+        f"`scale` spent {found.samples_spent:,} samples, the grid {spent:,}",
+        *found.notes,
+    ]
+    columns = ("batch", "best rule", "samples to the target", "predicted", "error", "seconds")
+    raw = {"cells": [vars(cell) for cell in cells], "predicted": predicted, "critical": [ours, critical]}
+    return Part(columns, rows, targets, notes=notes, raw=raw)
+
+
+def measure_noise(config: ExperimentConfig, rounds: int, steps: int, benchmark: Benchmark) -> Part:
+    """Time of a step with and without the noise scale."""
+    size = config.data.global_batch_size
+    assert isinstance(size, int)
+    halves = {"data.micro_batch_size": size // 2, "trainer.gradient_accumulation_steps": "auto"}
+    both = {name: config.with_overrides({**halves, "trainer.noise_scale": name == "on"}) for name in ("off", "on")}
+    steppers = {name: Stepper(both[name.split()[0]], DistContext.current()) for name in ("off", "off again", "on")}
+    arms: dict[str, Callable[[], float]] = {
+        name: partial(_step_seconds, each, steps) for name, each in steppers.items()
+    }
+    for arm in arms.values():
+        arm()
+    seconds, _ = take_turns(arms, rounds, after_round=benchmark.say_round)
+    ratios = {name: ratio([values], [seconds["off"]]) for name, values in seconds.items()}
+    rows = [(name, f"{1000 * statistics.median(seconds[name]):.3f}", each) for name, each in ratios.items()]
+    target = Target("time of a step with the noise scale", ratios["on"], MOST_COST)
+    return Part(("arm", "ms a step", "ratio to off"), rows, [target], raw=seconds)
+
+
+def _step_seconds(stepper: Stepper, steps: int) -> float:
+    return stepper.run(steps).seconds / steps
+
+
+def main() -> int:
+    """Measure, and print the tables."""
+    parts = ("grid", "noise")
+    benchmark = Benchmark("batch_size", __doc__, ("torch", "paceline"), parts=parts)
+    benchmark.parser.add_argument("--config", type=Path, default=CONFIG, help="of the training")
+    benchmark.parser.add_argument("--target", default=TARGET, help="metric=value, of `scale` and of the grid")
+    benchmark.parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of the config")
+    benchmark.number("--seeds", 3, 2, "of each cell of the grid", least=2)
+    benchmark.number("--doublings", DOUBLINGS, 2, "of the config's batch size in the grid")
+    benchmark.number("--budget", 3600, 300, "seconds of `scale`", least=10)
+    benchmark.number("--rounds", 60, 3, "of the part noise")
+    benchmark.number("--steps", 50, 10, "of a turn of the part noise")
+    args = benchmark.parse()
+    warnings.simplefilter("ignore")
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    metric, _, value = args.target.partition("=")
+    given = [*args.set, *(("trainer.epochs=2", "scale.seeds=2") if args.quick else ())]
+    config = load_config(args.config, overrides=["scaling.num_workers=0", *given])
+    goal = {"target": {metric: 0.9 if args.quick else float(value)}, "budget_seconds": args.budget}
+    section: Mapping[str, Any] = {**json.loads(config.scale.model_dump_json() if config.scale else "{}"), **goal}
+    config = config.with_overrides({"sweep": None, "tuneup": None, "scale": section})
+    measures = {
+        "grid": lambda: measure_grid(config, args.seeds, args.doublings, benchmark),
+        "noise": lambda: measure_noise(config, args.rounds, args.steps, benchmark),
+    }
+    return benchmark.finish({part: measure() for part, measure in measures.items() if part in (args.parts or parts)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
