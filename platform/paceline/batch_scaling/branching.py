@@ -60,10 +60,12 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
     """
     found: list[Branch] = []
     for size in plan.start_sizes:
-        rules: Sequence[Rule] = plan.rules
+        rules: Sequence[Rule] = (*plan.rules, "none")
         for seed, curve in curves.items():
             own: list[Branch] = []
             for rule in rules:
+                if rule == "none" and len(rules) > 1 and not _takes_more_steps(own, plan.own_batch_size):
+                    continue
                 goal = curve.loss_at(end)
                 config = plan.start_config(size, rule, seed, goal, round(GIVEN_UP * end))
                 values = jobs.branch(config, f"of batch {size:,} from the start")
@@ -78,6 +80,12 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
                 break  # where nothing is lost, other seeds say no more
             rules = [best.rule]
     return found
+
+
+def _takes_more_steps(branches: Sequence[Branch], own_batch_size: int) -> bool:
+    """Return True if all took more steps than the config's own batch does: what they lost is due to the learning
+    rate."""
+    return all(branch.efficiency < own_batch_size / branch.batch_size for branch in branches)
 
 
 @dataclass(frozen=True)

@@ -188,15 +188,21 @@ def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_t
         )
         for start in starts
     )
-    # the first stretch begins with the training, wherever it was measured
-    ends = [*starts[1:], max(samples_to_target, starts[-1] + 1)]
-    lengths = [end - begin for begin, end in zip([0, *starts[1:]], ends, strict=True)]
     constant = slope = 0.0
-    for length, (_, size) in zip(lengths, by_samples, strict=True):
+    for length, size in stretches(by_samples, samples_to_target):
         constant += length / (1 + own_batch_size / size)
         slope += length / (size + own_batch_size)
     sizes = [size for _, size in by_samples]
     return CriticalBatch(constant / slope if slope else inf, min(sizes), max(sizes), by_samples)
+
+
+def stretches(by_samples: Sequence[tuple[int, float]], samples_to_target: int) -> list[tuple[int, float]]:
+    """Return the lengths in samples between the points where a critical batch size was measured, up to the target, and
+    that size. The first one begins with the training, wherever it was measured."""
+    starts = [start for start, _ in by_samples]
+    ends = [*starts[1:], max(samples_to_target, starts[-1] + 1)]
+    begins = [0, *starts[1:]]
+    return [(end - begin, size) for begin, end, (_, size) in zip(begins, ends, by_samples, strict=True)]
 
 
 def refined(

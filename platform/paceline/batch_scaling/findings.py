@@ -56,9 +56,10 @@ class ScaleRow:
 
 @dataclass(frozen=True)
 class Verification:
-    """Trainings to the target with one batch size, one for each seed."""
+    """Trainings to the target in one way, one for each seed."""
 
-    global_batch_size: int
+    batch_sizes: tuple[int, ...]
+    """The global batch size; several where it grows over the training."""
     samples: tuple[int | None, ...]
     """Samples to the target; None where it was not reached."""
     sample_seconds: tuple[float, ...]

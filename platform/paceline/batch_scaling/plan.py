@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, gcd, sqrt
+from math import exp, gcd, inf, sqrt
 from typing import Any
 
+from paceline.batch_scaling.candidate import Candidate, Stage
 from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
 from paceline.config.data import Sizes
@@ -198,11 +199,37 @@ class StudyPlan:
         if schedule.warmup_steps:
             samples = schedule.warmup_steps * self.own_batch_size
             found |= {"lr_scheduler.warmup_steps": None, "lr_scheduler.warmup_samples": samples}
-        has_warmup = any(
-            each is not None for each in (schedule.warmup_epochs, schedule.warmup_steps, schedule.warmup_samples)
-        )
-        if not has_warmup and rule != "none":
+        if not self._has_warmup and rule != "none":
             found["lr_scheduler.warmup_samples"] = round(WARMUP_SHARE * self.samples)
+        return found
+
+    @property
+    def _has_warmup(self) -> bool:
+        schedule = self.config.lr_scheduler
+        lengths = (schedule.warmup_epochs, schedule.warmup_steps, schedule.warmup_samples)
+        return any(each is not None for each in lengths)
+
+    @property
+    def own_candidate(self) -> Candidate:
+        """The config as it is."""
+        return Candidate((Stage(0, self.own_batch_size, 1.0),), "none", inf)
+
+    def overrides_of(self, candidate: Candidate) -> dict[str, Any]:
+        """Return what `train` is given for a candidate."""
+        found = self.overrides(candidate.largest, candidate.rule)
+        if len(candidate.stages) == 1:
+            return found
+        if candidate.stages[0].batch_size == self.own_batch_size and not self._has_warmup:
+            found.pop("lr_scheduler.warmup_samples", None)  # it begins as the config does
+        stages = [{"samples": each.start_samples, "global_batch_size": each.batch_size} for each in candidate.stages]
+        found |= {"data.global_batch_size": None, "data.batch_size_schedule": stages, **self._rule(candidate.rule)}
+        if self.config.trainer.max_steps is not None:
+            rest = self.config.trainer.max_steps * self.own_batch_size
+            steps = 0
+            for each, following in zip(candidate.stages, [*candidate.stages[1:], None], strict=True):
+                length = rest if following is None else min(rest, following.start_samples - each.start_samples)
+                steps, rest = steps + self._steps_of(length, each.batch_size), rest - length
+            found["trainer.max_steps"] = steps
         return found
 
     def at_batch(self, size: int, rule: Rule) -> ExperimentConfig:
@@ -274,10 +301,10 @@ class StudyPlan:
     def _steps_of(samples: int, size: int) -> int:
         return max(1, -(-samples // size))
 
-    def verification_config(self, size: int, rule: Rule, seed: int, target: TargetMetric) -> ExperimentConfig:
-        """Return the config that trains to the target with a batch size."""
-        config = self.at_batch(size, rule).with_overrides({"seed": seed})
-        every = max(1, round(self.evaluation_steps * self.own_batch_size / size))
+    def verification_config(self, candidate: Candidate, seed: int, target: TargetMetric) -> ExperimentConfig:
+        """Return the config that trains a candidate to the target."""
+        config = self.config.with_overrides({**self.overrides_of(candidate), "seed": seed})
+        every = max(1, round(self.evaluation_steps * self.own_batch_size / candidate.largest))
         return self._watched(config, every, _goal(target))
 
     def _watched(self, config: ExperimentConfig, every: int, segment: Mapping[str, Any]) -> ExperimentConfig:

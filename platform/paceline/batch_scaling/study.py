@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import geometric_mean, median
 
 from paceline.batch_scaling.branching import train_branches
+from paceline.batch_scaling.candidate import LEAST_GAIN, Candidate, growing_candidate
 from paceline.batch_scaling.critical_batch import CriticalBatch, critical_batch
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
 from paceline.batch_scaling.goodput import cheapest_of, fastest_of, goodput_table, knee_of
@@ -26,8 +27,6 @@ from paceline.bench.clock import Clock
 from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 
-LEAST_GAIN = 1.03
-"""Predicted speedup below which the config stays as it is."""
 VERIFYING_SHARE = 0.6
 """Of the budget, what is kept back for the verification at the most."""
 
@@ -137,26 +136,39 @@ class ScaleStudy:
         if not self._verifies:
             best = candidates[0]
             self._jobs.notes.append("not verified (--no-verify): the recommendation is a prediction")
-            overrides = plan.overrides(best.global_batch_size, found.rules.at(best.global_batch_size))
-            return replace(found, recommended=overrides, predicted_seconds=best.seconds)
+            return replace(found, recommended=plan.overrides_of(best), predicted_seconds=best.seconds)
         self._clock.reserved = 0.0
         return verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)])
 
     def _candidates(
         self, found: ScaleFindings, plan: StudyPlan, here: Sequence[ScaleRow], own_row: ScaleRow
-    ) -> list[ScaleRow]:
-        """Return what is predicted to be faster than the config as it is: the knee first, since a smaller batch that
-        is hardly slower is the smaller change, then the fastest."""
+    ) -> list[Candidate]:
+        """Return what is predicted to be faster than the config as it is: a batch size that grows where that is faster
+        than any fixed one; then the knee, since a smaller batch that is hardly slower is the smaller change; then the
+        fastest."""
         tried = [row for row in here if row.global_batch_size > plan.own_batch_size]
-        candidates = [row for row in tried if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
-        if not candidates:
+        rows = [row for row in tried if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
+        knee = knee_of(rows)
+        rows.sort(key=lambda row: (row != knee, row.seconds))
+        fixed = [Candidate.of_row(row, found.rules) for row in rows]
+        growing = self._growing(found, plan, here)
+        if growing is not None and growing.seconds * LEAST_GAIN <= min(row.seconds for row in (own_row, *rows)):
+            return [growing, *fixed]
+        if not fixed:
             if any(not row.is_in_reach for row in tried):
                 self._jobs.notes.append(
                     "larger batches are not predicted to reach the target within the config's length"
                 )
             self._jobs.notes.append("no larger batch is predicted to reach the target sooner")
-        knee = knee_of(candidates)
-        return sorted(candidates, key=lambda row: (row != knee, row.seconds))
+        return fixed
+
+    def _growing(self, found: ScaleFindings, plan: StudyPlan, here: Sequence[ScaleRow]) -> Candidate | None:
+        if found.critical is None:
+            return None
+        step_seconds = {row.global_batch_size: row.seconds / row.steps for row in here}
+        return growing_candidate(
+            *(found.critical, found.rules, plan.own_batch_size, found.samples_to_target), step_seconds
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The jobs of a study, and the count of what they spend."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -79,14 +79,19 @@ class StudyJobs:
         (seconds,) = answer.values["seconds_per_sample"]
         return float(median(seconds)) * size
 
-    def sample_seconds_in_turn(self, configs: Sequence[ExperimentConfig]) -> list[list[float]] | str:
-        """Return the seconds of a sample for each turn, a list for each config; or why they cannot be measured. What
-        slows the machine for a while hits all configs."""
-        answer = self._do(THROUGHPUT, *([*configs] * TURNS), windows=WINDOWS, window_seconds=WINDOW_SECONDS)
+    def sample_seconds_in_turn(self, configs: Mapping[int, ExperimentConfig]) -> dict[int, list[float]] | str:
+        """Return the seconds of a sample for each turn, by batch size; or why they cannot be measured. What slows the
+        machine for a while hits all configs.
+
+        Args:
+            configs: by batch size.
+        """
+        given = [*configs.values()] * TURNS
+        answer = self._do(THROUGHPUT, *given, windows=WINDOWS, window_seconds=WINDOW_SECONDS)
         if answer.problem:
             return answer.problem
         medians = [float(median(each)) for each in answer.values["seconds_per_sample"]]
-        return [medians[number :: len(configs)] for number in range(len(configs))]
+        return {size: medians[number :: len(configs)] for number, size in enumerate(configs)}
 
     def _do(self, function: str, *configs: ExperimentConfig, checks_again: bool = False, **options: Any) -> Answer:
         limit = max(self.clock.longest, 1.0)

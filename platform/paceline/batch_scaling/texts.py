@@ -1,6 +1,8 @@
 """Findings of a study in words: for the terminal, a notebook, MLflow and the recommended config."""
 
+from collections.abc import Mapping
 from math import isfinite
+from typing import Any
 
 from paceline.batch_scaling.critical_batch import CriticalBatch
 from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
@@ -44,12 +46,20 @@ def summary_text(findings: ScaleFindings) -> str:
         return f"not decided: {findings.undecided}"
     if not findings.recommended:
         return f"the config is best as it is, with a batch of {findings.own_batch_size:,}"
-    size = findings.recommended["data.global_batch_size"]
-    start = f"a batch of {size:,} with the {findings.rules.at(size)} rule reaches {findings.target.text}"
+    rule = findings.recommended["optimizer.lr_scaling"]
+    start = f"{_batch_text(findings.recommended)} with the {rule} rule reaches {findings.target.text}"
     if findings.speedup is not None:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
         return f"{start} {findings.speedup:.2f}x as fast (95 % CI {low:.2f}-{high:.2f})"
     return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
+
+
+def _batch_text(recommended: Mapping[str, Any]) -> str:
+    stages = recommended.get("data.batch_size_schedule")
+    if not stages:
+        return f"a batch of {recommended['data.global_batch_size']:,}"
+    first, last = (stages[number]["global_batch_size"] for number in (0, -1))
+    return f"a batch that grows from {first:,} to {last:,}"
 
 
 def critical_text(critical: CriticalBatch | None) -> str:

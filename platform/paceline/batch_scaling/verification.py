@@ -6,14 +6,15 @@ The steps scatter between seeds; the time of a step is measured in turns, so tha
 does not decide. The steps of both have one variance, that of all their seeds together (Student's test for two samples).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
 from statistics import fmean, geometric_mean, stdev
 from typing import NamedTuple
 
+from paceline.batch_scaling.candidate import Candidate
 from paceline.batch_scaling.critical_batch import refined
-from paceline.batch_scaling.findings import ScaleFindings, ScaleRow, Verification
+from paceline.batch_scaling.findings import ScaleFindings, Verification
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
 from paceline.cluster.listener import Stages
@@ -73,9 +74,9 @@ def speedup_of(own: Verification, other: Verification, resolution: float) -> Spe
 
 @dataclass
 class _Trained:
-    """Trainings of a batch size."""
+    """Trainings of a candidate, or of the config as it is."""
 
-    size: int
+    candidate: Candidate
     samples: dict[int, int | None] = field(default_factory=dict)
     """To the target, by seed."""
     problem: str = ""
@@ -84,27 +85,31 @@ class _Trained:
         """Geometric mean over the seeds; `longest` of those that did not reach the target."""
         return geometric_mean([each or longest for each in self.samples.values()])
 
-    def result(self, sample_seconds: Sequence[float]) -> Verification:
+    def result(self, sample_seconds: Mapping[int, Sequence[float]]) -> Verification:
+        """Add the seconds of a sample, by batch size, for each turn."""
+        turns = zip(*(sample_seconds[stage.batch_size] for stage in self.candidate.stages), strict=True)
+        shares = [stage.share for stage in self.candidate.stages]
         return Verification(
-            self.size, tuple(self.samples[seed] for seed in sorted(self.samples)), tuple(sample_seconds)
+            tuple(stage.batch_size for stage in self.candidate.stages),
+            tuple(self.samples[seed] for seed in sorted(self.samples)),
+            tuple(sum(share * each for share, each in zip(shares, turn, strict=True)) for turn in turns),
         )
 
 
 def verify(
-    plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings, candidates: Sequence[ScaleRow]
+    plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings, candidates: Sequence[Candidate]
 ) -> ScaleFindings:
     """Train candidates to the target until one is surely faster than the config as it is.
 
     Args:
         candidates: the most promising one first, at most as many as there are `LEVELS`.
     """
-    own = _Trained(plan.own_batch_size, dict(found.own_samples))
+    own = _Trained(plan.own_candidate, dict(found.own_samples))
     compared: list[tuple[Verification, Verification]] = []
     tried: list[_Trained] = []
-    for row, level in zip(candidates, LEVELS, strict=False):
-        size = row.global_batch_size
-        listener.stage(f"training batch {size:,} to the target, beside the config as it is")
-        other = _Trained(size)
+    for candidate, level in zip(candidates, LEVELS, strict=False):
+        listener.stage(f"training {candidate.text} to the target, beside the config as it is")
+        other = _Trained(candidate)
         tried.append(other)
         for trained in (own, other):
             _train(plan, jobs, found, trained)
@@ -112,27 +117,27 @@ def verify(
             reason = f"the config as it is could not be trained to the target with each seed: {own.problem}"
             return replace(found, undecided=reason)
         if other.problem:
-            jobs.notes.append(f"batch {size:,} is not recommended: {other.problem}")
+            jobs.notes.append(f"{candidate.text} is not recommended: {other.problem}")
             continue
-        configs = [plan.at_batch(each, found.rules.at(each)) for each in (plan.own_batch_size, size)]
-        seconds = jobs.sample_seconds_in_turn(configs)
+        sizes = sorted({plan.own_batch_size, *(stage.batch_size for stage in candidate.stages)})
+        seconds = jobs.sample_seconds_in_turn({size: plan.at_batch(size, candidate.rule) for size in sizes})
         if isinstance(seconds, str):
-            jobs.notes.append(f"batch {size:,} is not recommended: {seconds}")
+            jobs.notes.append(f"{candidate.text} is not recommended: {seconds}")
             continue
-        compared.append((own.result(seconds[0]), other.result(seconds[1])))
+        compared.append((own.result(seconds), other.result(seconds)))
         speedup = speedup_of(*compared[-1], plan.evaluation_steps * plan.own_batch_size)
         if speedup.lower_limit(level) > 1:
             found = replace(
                 found,
-                recommended=plan.overrides(size, found.rules.at(size)),
-                predicted_seconds=row.seconds,
+                recommended=plan.overrides_of(candidate),
+                predicted_seconds=candidate.seconds,
                 speedup=speedup.estimate,
                 speedup_interval=speedup.interval,
             )
             break
         low, high = speedup.interval
         jobs.notes.append(
-            f"batch {size:,} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) over "
+            f"{candidate.text} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) over "
             f"{len(plan.seeds)} seeds is not surely faster; more seeds (scale.seeds) would tell"
         )
     return _corrected(_with_times(found, compared), plan, own, tried)
@@ -148,11 +153,13 @@ def _with_times(found: ScaleFindings, compared: Sequence[tuple[Verification, Ver
 
 
 def _corrected(found: ScaleFindings, plan: StudyPlan, own: _Trained, tried: Sequence[_Trained]) -> ScaleFindings:
-    """Correct the critical batch size by all trainings to the target. One that did not reach it would have taken more
-    than the whole length of training."""
+    """Correct the critical batch size by all trainings to the target with one batch size. One that did not reach it
+    would have taken more than the whole length of training."""
     own_mean = own.mean_samples(plan.samples)
     ratios = [
-        (each.size, each.mean_samples(plan.samples) / own_mean, len(each.samples)) for each in tried if each.samples
+        (each.candidate.largest, each.mean_samples(plan.samples) / own_mean, len(each.samples))
+        for each in tried
+        if each.samples and len(each.candidate.stages) == 1
     ]
     if found.critical is None or not ratios:
         return found
@@ -167,8 +174,7 @@ def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Tra
         if not jobs.clock.has(0.0):
             trained.problem = "no time was left (scale.budget_seconds)"
             return
-        config = plan.verification_config(trained.size, found.rules.at(trained.size), seed, found.target)
-        answer = jobs.train(config)
+        answer = jobs.train(plan.verification_config(trained.candidate, seed, found.target))
         if answer.problem:
             trained.problem = answer.problem
             return

@@ -23,13 +23,17 @@ SHORT, LONG = 5, 40
 """Epochs: too few for branches from checkpoints, and enough."""
 
 
+GROWS_AFTER = 25_000
+
+
 class SimulatedBench:
     """Training whose loss is a power of the samples that it has used well.
 
     Args:
         critical: critical batch size of the trade-off.
         step_seconds: fixed seconds of a step, and seconds of a sample.
-        linear_to: the largest batch at which the linear rule works.
+        linear_to: the largest batch at which the linear rule works; likewise `sqrt_to`.
+        later_critical: critical batch size once `GROWS_AFTER` samples were used well, where it grows.
         verified_critical: the same in trainings to the target, where it is another than in branches.
         metric: name of the accuracy.
     """
@@ -39,12 +43,16 @@ class SimulatedBench:
         critical: float = 200.0,
         step_seconds: tuple[float, float] = (0.01, 1e-5),
         linear_to: int = 10**6,
+        sqrt_to: int = 10**6,
         verified_critical: float | None = None,
+        later_critical: float | None = None,
         metric: str = "val/accuracy",
         diverges: bool = False,
     ) -> None:
-        self._critical, self._step_seconds, self._linear_to = critical, step_seconds, linear_to
+        self._critical, self._step_seconds = critical, step_seconds
+        self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
         self._verified_critical = verified_critical or critical
+        self._later_critical = later_critical
         self._metric, self._diverges = metric, diverges
         self.jobs: list[Job] = []
 
@@ -68,13 +76,19 @@ class SimulatedBench:
             return {**EMPTY, "diverged": True}
         if "resume_from" in options:
             return self._branch(config)
-        size, is_branch = config["data"]["global_batch_size"], segment.get("metric") == "val/loss"
+        is_branch = segment.get("metric") == "val/loss"
         critical = self._critical if is_branch else self._verified_critical
-        efficiency = expected_efficiency(size, OWN, critical) if self._works(config, size) else 0.01
-        every = config["trainer"]["evaluate_every_n_steps"] * size
-        evaluations, reached = [], None
-        for samples in range(every, config["trainer"]["epochs"] * TRAIN + 1, every):
-            evaluations.append([samples, metrics_after(samples * efficiency, self._metric)])
+        stages = config["data"]["batch_size_schedule"] or [
+            {"samples": 0, "global_batch_size": config["data"]["global_batch_size"]}
+        ]
+        evaluations, reached, samples, step, used = [], None, 0, 0, 0.0
+        while samples < config["trainer"]["epochs"] * TRAIN:
+            size = [each["global_batch_size"] for each in stages if each["samples"] <= samples][-1]
+            used += size * self._efficiency(config, size, critical, used)
+            samples, step = samples + size, step + 1
+            if step % config["trainer"]["evaluate_every_n_steps"]:
+                continue
+            evaluations.append([samples, metrics_after(used, self._metric)])
             value = evaluations[-1][1].get(segment.get("metric"))
             if value is not None and (value <= segment["target"] if is_branch else value >= segment["target"]):
                 reached = samples
@@ -86,18 +100,15 @@ class SimulatedBench:
             **EMPTY,
             "evaluations": evaluations,
             "samples": last,
-            "seconds": last / size * self._step_seconds[0] + last * self._step_seconds[1],
+            "seconds": step * self._step_seconds[0] + last * self._step_seconds[1],
             "reached_samples": reached,
-            "saved": [[step * size, f"step-{step}"] for step in segment.get("save_at_steps", ()) if step * size < last],
+            "saved": [[each * OWN, f"step-{each}"] for each in segment.get("save_at_steps", ()) if each * OWN < last],
         }
 
     def _branch(self, config: Mapping[str, Any]) -> dict[str, Any]:
         stages = config["data"]["batch_size_schedule"]
         start, size = stages[1]["samples"], stages[1]["global_batch_size"]
-        if size == OWN:
-            efficiency = 1.0
-        else:
-            efficiency = expected_efficiency(size, OWN, self._critical) if self._works(config, size) else 0.0
+        efficiency = self._efficiency(config, size, self._critical, start)
         every, step, samples = config["trainer"]["evaluate_every_n_steps"], start // OWN, start
         evaluations: list[Any] = []
         while not evaluations or evaluations[-1][0] < config["callbacks"][-1]["args"]["until_samples"]:
@@ -106,8 +117,14 @@ class SimulatedBench:
                 evaluations.append([samples, metrics_after(start + (samples - start) * efficiency, self._metric)])
         return {**EMPTY, "evaluations": evaluations, "samples": samples - start}
 
+    def _efficiency(self, config: Mapping[str, Any], size: int, critical: float, used: float) -> float:
+        if not self._works(config, size):
+            return 0.01
+        has_grown = self._later_critical is not None and used >= GROWS_AFTER
+        return expected_efficiency(size, OWN, self._later_critical if has_grown else critical)  # type: ignore[arg-type]
+
     def _works(self, config: Mapping[str, Any], size: int) -> bool:
-        return config["optimizer"]["lr_scaling"] != "linear" or size <= self._linear_to
+        return size <= self._works_to.get(config["optimizer"]["lr_scaling"], 10**6)
 
 
 EMPTY: dict[str, Any] = {
@@ -176,10 +193,31 @@ def test_a_long_training_has_branches_from_three_points() -> None:
     assert set(found.own_samples) == {0}
 
 
+def test_where_the_critical_batch_grows_so_does_the_recommended_one() -> None:
+    bench = SimulatedBench(30.0, later_critical=3000.0, step_seconds=(0.01, 1e-4))
+    found = study(bench, epochs=LONG, target={"val/accuracy": 0.965})
+    stages = found.recommended["data.batch_size_schedule"]
+    assert stages[0]["samples"] == 0
+    sizes = [each["global_batch_size"] for each in stages]
+    assert sizes == sorted(set(sizes))
+    assert found.verifications[1].batch_sizes == tuple(sizes)
+    assert found.measured_seconds == pytest.approx(found.predicted_seconds, rel=0.15)
+    # faster than any fixed batch
+    assert found.measured_seconds is not None
+    assert found.measured_seconds < min(row.seconds for row in found.table if row.workers == 1)
+    recommended = config_of().with_overrides(dict(found.recommended))
+    assert [each.global_batch_size for each in recommended.data.batch_size_schedule or ()] == sizes
+
+
 def test_the_rule_that_works_is_taken_where_the_usual_one_breaks() -> None:
     found = study(SimulatedBench(400.0, linear_to=128))
     assert found.rules.text == "linear up to a batch of 128, sqrt up to 512"
     assert study(SimulatedBench(400.0, linear_to=64)).recommended["optimizer.lr_scaling"] == "sqrt"
+
+
+def test_where_every_larger_learning_rate_breaks_it_stays_as_it_is() -> None:
+    found = study(SimulatedBench(400.0, linear_to=128, sqrt_to=128))
+    assert found.rules.text == "linear up to a batch of 128, none up to 512"
 
 
 def test_where_a_step_takes_as_long_as_its_samples_the_config_stays_as_it_is() -> None:

@@ -12,7 +12,7 @@ from paceline.batch_scaling.verification import speedup_of
 
 def test_it_is_students_test_where_steps_take_equally_long() -> None:
     own, other = (10_000, 12_000, 11_000), (6_000, 9_000, 8_000)
-    found = speedup_of(Verification(32, own, (0.01,)), Verification(64, other, (0.01,)), resolution=1.0)
+    found = speedup_of(Verification((32,), own, (0.01,)), Verification((64,), other, (0.01,)), resolution=1.0)
     expected = stats.ttest_ind(np.log(own), np.log(other)).confidence_interval(0.95)
     assert found.log_ratio == pytest.approx(np.log(own).mean() - np.log(other).mean())
     assert np.log(found.interval) == pytest.approx([expected.low, expected.high], rel=1e-6)
@@ -20,9 +20,9 @@ def test_it_is_students_test_where_steps_take_equally_long() -> None:
 
 
 def test_the_time_of_a_sample_counts_and_its_scatter_widens_the_interval() -> None:
-    own = Verification(32, (10_000, 12_000), (0.010, 0.012, 0.010))
+    own = Verification((32,), (10_000, 12_000), (0.010, 0.012, 0.010))
     calm, noisy = (
-        Verification(64, (10_000, 12_000), times) for times in ((0.005, 0.006, 0.005), (0.004, 0.008, 0.0047))
+        Verification((64,), (10_000, 12_000), times) for times in ((0.005, 0.006, 0.005), (0.004, 0.008, 0.0047))
     )
     found = speedup_of(own, calm, 1.0)
     assert found.estimate == pytest.approx(2.0)
@@ -30,6 +30,6 @@ def test_the_time_of_a_sample_counts_and_its_scatter_widens_the_interval() -> No
 
 
 def test_equal_trainings_are_known_no_better_than_the_evaluations_tell() -> None:
-    alike = Verification(32, (10_000, 10_000, 10_000), (0.01,))
-    found = speedup_of(alike, Verification(64, (10_000, 10_000, 10_000), (0.01,)), resolution=1200.0)
+    alike = Verification((32,), (10_000, 10_000, 10_000), (0.01,))
+    found = speedup_of(alike, Verification((64,), (10_000, 10_000, 10_000), (0.01,)), resolution=1200.0)
     assert found.standard_error == pytest.approx(0.12 / math.sqrt(12) * math.sqrt(2 / 3))

@@ -1,0 +1,95 @@
+"""What may be recommended: one batch size for the whole training, or one that grows along with the critical one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paceline.batch_scaling.critical_batch import CriticalBatch, Rule, expected_efficiency, stretches
+from paceline.batch_scaling.findings import ScaleRow
+from paceline.batch_scaling.lr_rules import LrRules
+
+LEAST_GAIN = 1.03
+"""Predicted speedup below which nothing is changed; by a schedule, over the best batch size as well."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stretch of training with one batch size."""
+
+    start_samples: int
+    batch_size: int
+    share: float
+    """Of the samples to the target, as predicted."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Stages of a training, and what it is predicted to take to the target."""
+
+    stages: tuple[Stage, ...]
+    """At least one; the batch size grows from each to the next."""
+    rule: Rule
+    seconds: float
+
+    @classmethod
+    def of_row(cls, row: ScaleRow, rules: LrRules) -> "Candidate":
+        """Take a row of the table."""
+        size = row.global_batch_size
+        return cls((Stage(0, size, 1.0),), rules.at(size), row.seconds)
+
+    @property
+    def largest(self) -> int:
+        """Its largest batch size."""
+        return self.stages[-1].batch_size
+
+    @property
+    def text(self) -> str:
+        """`batch 64`, or `batch 64, 256 after 8,192 samples`."""
+        first, *others = self.stages
+        return ", ".join(
+            [
+                f"batch {first.batch_size:,}",
+                *(f"{each.batch_size:,} after {each.start_samples:,} samples" for each in others),
+            ]
+        )
+
+
+def growing_candidate(
+    critical: CriticalBatch,
+    rules: LrRules,
+    own_batch_size: int,
+    samples_to_target: int,
+    step_seconds: Mapping[int, float],
+) -> Candidate | None:
+    """Return the schedule with the fastest batch size for each stretch between the points where the critical one was
+    measured; None where that is the same for all.
+
+    Args:
+        samples_to_target: with the config's own batch.
+        step_seconds: as measured, by the batch sizes that are considered.
+    """
+    chosen: list[tuple[int, float]] = []
+    seconds, largest = 0.0, 0
+    for length, here in stretches(critical.by_samples, samples_to_target):
+        samples = {
+            size: length / expected_efficiency(size, own_batch_size, here) for size in step_seconds if size >= largest
+        }
+        largest = min(samples, key=lambda size: samples[size] / size * step_seconds[size])
+        seconds += samples[largest] / largest * step_seconds[largest]
+        chosen.append((largest, samples[largest]))
+    stages = _stages(chosen)
+    return Candidate(stages, rules.at(largest), seconds) if len(stages) > 1 else None
+
+
+def _stages(chosen: Sequence[tuple[int, float]]) -> tuple[Stage, ...]:
+    """Join neighbours with the same batch size; the samples are those of the schedule itself."""
+    total = sum(samples for _, samples in chosen)
+    found: list[Stage] = []
+    before = 0.0
+    for size, samples in chosen:
+        if found and found[-1].batch_size == size:
+            last = found.pop()
+            found.append(Stage(last.start_samples, size, last.share + samples / total))
+        else:
+            found.append(Stage(round(before), size, samples / total))
+        before += samples
+    return tuple(found)
