@@ -19,6 +19,8 @@ from paceline.batch_scaling.plan import GIVEN_UP, StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
 from paceline.cluster.listener import Stages
 
+STEPS_SAVED = 1.25
+"""Steps of the config's own batch over those of a larger one, from which on a rule works."""
 NEARLY_BEST = 0.9
 """Efficiency of a branch from the start from which on no other rule and no other seed are tried."""
 
@@ -64,7 +66,7 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
         for seed, curve in curves.items():
             own: list[Branch] = []
             for rule in rules:
-                if rule == "none" and len(rules) > 1 and not _takes_more_steps(own, plan.own_batch_size):
+                if rule == "none" and len(rules) > 1 and not _saves_no_steps(own, plan.own_batch_size):
                     continue
                 goal = curve.loss_at(end)
                 config = plan.start_config(size, rule, seed, goal, round(GIVEN_UP * end))
@@ -82,10 +84,10 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
     return found
 
 
-def _takes_more_steps(branches: Sequence[Branch], own_batch_size: int) -> bool:
-    """Return True if all took more steps than the config's own batch does: what they lost is due to the learning
-    rate."""
-    return all(branch.efficiency < own_batch_size / branch.batch_size for branch in branches)
+def _saves_no_steps(branches: Sequence[Branch], own_batch_size: int) -> bool:
+    """Return True if all took about as many steps as the config's own batch does, or more: what they lost is due to the
+    learning rate."""
+    return all(branch.efficiency < STEPS_SAVED * own_batch_size / branch.batch_size for branch in branches)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ LEAST_GAIN = 1.03
 
 
 @dataclass(frozen=True)
-class Stage:
+class BatchStage:
     """A stretch of training with one batch size."""
 
     start_samples: int
@@ -25,7 +25,7 @@ class Stage:
 class Candidate:
     """Stages of a training, and what it is predicted to take to the target."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[BatchStage, ...]
     """At least one; the batch size grows from each to the next."""
     rule: Rule
     seconds: float
@@ -34,7 +34,7 @@ class Candidate:
     def of_row(cls, row: ScaleRow, rules: LrRules) -> "Candidate":
         """Take a row of the table."""
         size = row.global_batch_size
-        return cls((Stage(0, size, 1.0),), rules.at(size), row.seconds)
+        return cls((BatchStage(0, size, 1.0),), rules.at(size), row.seconds)
 
     @property
     def largest(self) -> int:
@@ -80,16 +80,16 @@ def growing_candidate(
     return Candidate(stages, rules.at(largest), seconds) if len(stages) > 1 else None
 
 
-def _stages(chosen: Sequence[tuple[int, float]]) -> tuple[Stage, ...]:
+def _stages(chosen: Sequence[tuple[int, float]]) -> tuple[BatchStage, ...]:
     """Join neighbours with the same batch size; the samples are those of the schedule itself."""
     total = sum(samples for _, samples in chosen)
-    found: list[Stage] = []
+    found: list[BatchStage] = []
     before = 0.0
     for size, samples in chosen:
         if found and found[-1].batch_size == size:
             last = found.pop()
-            found.append(Stage(last.start_samples, size, last.share + samples / total))
+            found.append(BatchStage(last.start_samples, size, last.share + samples / total))
         else:
-            found.append(Stage(round(before), size, samples / total))
+            found.append(BatchStage(round(before), size, samples / total))
         before += samples
     return tuple(found)

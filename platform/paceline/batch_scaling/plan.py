@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import exp, gcd, inf, sqrt
 from typing import Any
 
-from paceline.batch_scaling.candidate import Candidate, Stage
+from paceline.batch_scaling.candidate import Candidate, BatchStage
 from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
 from paceline.config.data import Sizes
@@ -212,7 +212,7 @@ class StudyPlan:
     @property
     def own_candidate(self) -> Candidate:
         """The config as it is."""
-        return Candidate((Stage(0, self.own_batch_size, 1.0),), "none", inf)
+        return Candidate((BatchStage(0, self.own_batch_size, 1.0),), "none", inf)
 
     def overrides_of(self, candidate: Candidate) -> dict[str, Any]:
         """Return what `train` is given for a candidate."""
