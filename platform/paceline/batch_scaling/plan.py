@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import exp, gcd, inf, sqrt
 from typing import Any
 
-from paceline.batch_scaling.candidate import Candidate, BatchStage
+from paceline.batch_scaling.candidate import BatchStage, Candidate
 from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
 from paceline.config.data import Sizes
