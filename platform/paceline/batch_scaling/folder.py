@@ -4,35 +4,20 @@ from pathlib import Path
 
 from paceline.bench.job_log import FILE as JOBS
 from paceline.bench.jobs import StudyKind
-from paceline.cluster.run_folder import RunFolder
+from paceline.bench.study_folder import StudyFolder
 from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
 
 
-class ScaleFolder(RunFolder):
-    """`<storage>/<name>/<scale_id>`: the config, the journal, what was found out, what is recommended."""
+class ScaleFolder(StudyFolder):
+    """The folder of a scale study."""
 
     FILE = "scale.json"
-
-    @property
-    def recommended(self) -> Path:
-        """The recommended config, which `train` and `sweep` accept."""
-        return self.path / "recommended.yaml"
-
-    @property
-    def findings(self) -> Path:
-        """All that was found out, as `paceline scale --json` prints it."""
-        return self.path / "findings.json"
 
     @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints that branches begin at."""
         return self.path / "checkpoints"
-
-    @property
-    def ray(self) -> Path:
-        """Folder that Ray writes to."""
-        return self.path / "ray"
 
 
 SCALE = StudyKind("scale study", "scale", code="scale-changed")

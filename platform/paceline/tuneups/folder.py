@@ -4,35 +4,15 @@ from pathlib import Path
 
 from paceline.bench.job_log import FILE as JOBS
 from paceline.bench.jobs import StudyKind
-from paceline.cluster.run_folder import RunFolder
+from paceline.bench.study_folder import StudyFolder
 from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
 
 
-class TuneupFolder(RunFolder):
-    """`<storage>/<name>/<tuneup_id>`: the config, the journal, what was found out, what is recommended, the report."""
+class TuneupFolder(StudyFolder):
+    """The folder of a tune-up."""
 
     FILE = "tuneup.json"
-
-    @property
-    def recommended(self) -> Path:
-        """The recommended config, which `train` and `sweep` accept."""
-        return self.path / "recommended.yaml"
-
-    @property
-    def findings(self) -> Path:
-        """All that was found out, as `paceline tuneup --json` prints it."""
-        return self.path / "findings.json"
-
-    @property
-    def report(self) -> Path:
-        """The report, one HTML file."""
-        return self.path / "report.html"
-
-    @property
-    def ray(self) -> Path:
-        """Folder that Ray writes to."""
-        return self.path / "ray"
 
 
 TUNEUP = StudyKind("tune-up", "tuneup", code="tuneup-changed")

@@ -1,20 +1,15 @@
 """Record of a tune-up in MLflow: one run, with a note that has the table, and the files."""
 
 import json
-import sys
 import time
+from functools import partial
 
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import dump_yaml
-from paceline.config.shareable import secrets_of, shareable
+from paceline.bench.mlflow_record import send
 from paceline.redaction import redact
 from paceline.tracking import metrics
 from paceline.tracking.markdown import code, escaped, pictures_part
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.mlflow_probe import silence_of
-from paceline.tracking.provenance import command_line, provenance
-from paceline.tracking.run_record import RunRecord, flatten
-from paceline.tracking.run_recorder import SILENT_SECONDS, RunRecorder
+from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import UploadReport
 from paceline.tuneups.answer import certainty, changes_text, headline
 from paceline.tuneups.explanations import rows_of
@@ -24,51 +19,14 @@ from paceline.tuneups.pictures import PICTURES, drawn_pictures, files_of
 from paceline.tuneups.stored_findings import findings_json
 from paceline.tuneups.texts import HEADING
 
-POLL_SECONDS = 0.1
-LEAST_CLOSE_SECONDS = 1.0
-
-
-def record_of(config: ExperimentConfig, tuneup_id: str, uri: str) -> RunRecord:
-    """The record of a tune-up's own run."""
-    own = shareable(config)
-    origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
-    return RunRecord(
-        run_id=tuneup_id,
-        name=config.name,
-        uri=uri,
-        experiment=config.tracking.experiment or config.name,
-        params=flatten(own.model_dump(mode="json", exclude={"sweep"})),
-        tags={**origin.tags, metrics.KIND: "tuneup"},
-        artifacts={"config.yaml": dump_yaml(own), **origin.artifacts},
-        secrets=secrets_of(config),
-        picture=False,
-    )
-
 
 def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, timeout_seconds: float) -> UploadReport:
     """Record all that was found out, and send it; what is unsent at the time-out stays in the folder's journal."""
-    recorder = RunRecorder(folder.tracking, record)
     now = int(time.time() * 1000)
-    recorder.append([MetricPoint(key, value, 0, now) for key, value in figures(findings).items()])
-    recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
-    for name, picture in files_of(findings).items():
-        recorder.add_artifact(name, picture)
-    for file in (folder.recommended, folder.report):
-        if file.exists():
-            recorder.add_artifact(file.name, file.read_bytes())
-    begun = time.monotonic()
-    note = note_of(record.name, findings, _id_in_mlflow(recorder, record.uri, timeout_seconds))
-    left = max(LEAST_CLOSE_SECONDS, timeout_seconds - (time.monotonic() - begun))
-    return recorder.close("FINISHED", None, left, note)
-
-
-def _id_in_mlflow(recorder: RunRecorder, uri: str, timeout_seconds: float) -> str:
-    """MLflow's id of the run, which comes with the first sending; empty where that fails, or takes too long."""
-    recorder.start_uploading()
-    end = time.monotonic() + (timeout_seconds if silence_of(uri, SILENT_SECONDS) is None else 0.0)
-    while (report := recorder.report()).run_id is None and report.error is None and time.monotonic() < end:
-        time.sleep(POLL_SECONDS)
-    return report.run_id or ""
+    points = [MetricPoint(key, value, 0, now) for key, value in figures(findings).items()]
+    found = json.dumps(findings_json(findings), indent=1).encode()
+    files = {folder.findings.name: found, **files_of(findings), **folder.outputs()}
+    return send(folder.tracking, record, points, files, partial(note_of, record.name, findings), timeout_seconds)
 
 
 def figures(findings: Findings) -> dict[str, float]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
+from paceline.bench.mlflow_record import record_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
@@ -39,7 +40,7 @@ from paceline.tracking.mlflow_probe import damage_of
 from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
 from paceline.tuneups.course import TuneupCourse, Watcher
 from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder, claim_tuneup
-from paceline.tuneups.mlflow_record import record_of, tell_mlflow
+from paceline.tuneups.mlflow_record import tell_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
 from paceline.tuneups.recommended_config import recommended_yaml
 from paceline.tuneups.report_page import report_html
@@ -220,7 +221,7 @@ def _result(
             write_durably(folder.recommended, text.encode())
         write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
     listener.stage("recording the tune-up in MLflow")
-    record = record_of(config, folder.run_id, prepared.uri)
+    record = record_of(config, TUNEUP, folder.run_id, prepared.uri)
     with _not_lost(findings), writable(folder.path):
         report = tell_mlflow(folder, record, findings, prepared.close_seconds)
     if reason := report.error or damage_of(prepared.uri, report.run_id):

@@ -7,9 +7,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.bench.mlflow_record import record_of
 from paceline.tracking.metrics import NOTE
-from paceline.tuneups.folder import TuneupFolder
-from paceline.tuneups.mlflow_record import figures, record_of, tell_mlflow
+from paceline.tuneups.folder import TUNEUP, TuneupFolder
+from paceline.tuneups.mlflow_record import figures, tell_mlflow
 from paceline.tuneups.pictures import PICTURES, SPLIT
 from support.toys import toy_config
 from support.tuneup.findings import findings
@@ -23,7 +24,9 @@ def test_the_run_has_the_note_and_the_files(prepared_database: Path, tmp_path: P
     shutil.copy(prepared_database, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     found = replace(findings(), split={}, recommended_split={})
-    report = tell_mlflow(TuneupFolder(tmp_path / "id"), record_of(toy_config(), "id", uri), found, TIMEOUT_SECONDS)
+    report = tell_mlflow(
+        TuneupFolder(tmp_path / "id"), record_of(toy_config(), TUNEUP, "id", uri), found, TIMEOUT_SECONDS
+    )
     assert (report.unsent, report.error) == (0, None)
     client = MlflowClient(uri)
     run = client.get_run(str(report.run_id))
@@ -36,7 +39,7 @@ def test_the_run_has_the_note_and_the_files(prepared_database: Path, tmp_path: P
 def test_an_mlflow_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
-        record = record_of(toy_config(), "id", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        record = record_of(toy_config(), TUNEUP, "id", f"http://127.0.0.1:{taken.getsockname()[1]}")
         began = time.monotonic()
         report = tell_mlflow(TuneupFolder(tmp_path / "id"), record, findings(), TIMEOUT_SECONDS)
         assert time.monotonic() - began < TIMEOUT_SECONDS / 3
