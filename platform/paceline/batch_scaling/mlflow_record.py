@@ -1,54 +1,32 @@
 """Record of a study in MLflow: one run, with a note that has the answer and the table, and the files."""
 
 import json
-import sys
 import time
+from functools import partial
 
 from paceline.batch_scaling.findings import ScaleFindings, findings_json
 from paceline.batch_scaling.folder import ScaleFolder
+from paceline.batch_scaling.pictures import PICTURES, drawn_pictures, files_of
 from paceline.batch_scaling.texts import HEADING, critical_text, noise_text, rows_of, summary_text, time_text
-from paceline.config.experiment import ExperimentConfig
-from paceline.config.loading import dump_yaml
-from paceline.config.shareable import secrets_of, shareable
+from paceline.bench.mlflow_record import send
 from paceline.redaction import redact
 from paceline.tracking import metrics
-from paceline.tracking.markdown import code, escaped
+from paceline.tracking.markdown import code, escaped, pictures_part
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.provenance import command_line, provenance
-from paceline.tracking.run_record import RunRecord, flatten
-from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import UploadReport
-
-
-def record_of(config: ExperimentConfig, scale_id: str, uri: str) -> RunRecord:
-    """The record of a study's own run."""
-    own = shareable(config)
-    origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
-    return RunRecord(
-        run_id=scale_id,
-        name=config.name,
-        uri=uri,
-        experiment=config.tracking.experiment or config.name,
-        params=flatten(own.model_dump(mode="json", exclude={"sweep", "tuneup"})),
-        tags={**origin.tags, metrics.KIND: "scale"},
-        artifacts={"config.yaml": dump_yaml(own), **origin.artifacts},
-        secrets=secrets_of(config),
-        picture=False,
-    )
 
 
 def tell_mlflow(
     folder: ScaleFolder, record: RunRecord, findings: ScaleFindings, timeout_seconds: float
 ) -> UploadReport:
     """Record all that was found out, and send it; what is unsent at the time-out stays in the folder's journal."""
-    recorder = RunRecorder(folder.tracking, record)
     now = int(time.time() * 1000)
-    recorder.append([MetricPoint(key, value, 0, now) for key, value in figures(findings).items()])
-    recorder.append([MetricPoint(metrics.SCALE_NOISE, point.value, point.samples, now) for point in findings.noise])
-    recorder.add_artifact("findings.json", json.dumps(findings_json(findings), indent=1).encode())
-    if folder.recommended.exists():
-        recorder.add_artifact(folder.recommended.name, folder.recommended.read_bytes())
-    return recorder.close("FINISHED", None, timeout_seconds, note_of(record.name, findings))
+    points = [MetricPoint(key, value, 0, now) for key, value in figures(findings).items()]
+    points += [MetricPoint(metrics.SCALE_NOISE, point.value, point.samples, now) for point in findings.noise]
+    found = json.dumps(findings_json(findings), indent=1).encode()
+    files = {folder.findings.name: found, **files_of(findings), **folder.outputs()}
+    return send(folder.tracking, record, points, files, partial(note_of, record.name, findings), timeout_seconds)
 
 
 def figures(findings: ScaleFindings) -> dict[str, float]:
@@ -62,8 +40,12 @@ def figures(findings: ScaleFindings) -> dict[str, float]:
     return {key: value for key, value in named.items() if value is not None}
 
 
-def note_of(name: str, findings: ScaleFindings) -> str:
-    """The answer first, then the table, as Markdown."""
+def note_of(name: str, findings: ScaleFindings, run_id: str = "") -> str:
+    """The answer first, then the table and the pictures, as Markdown.
+
+    Args:
+        run_id: MLflow's id of the run; without it the pictures are named, and not shown.
+    """
     parts = [f"## {escaped(name)}, scaled", f"**{escaped(summary_text(findings))}**"]
     if findings.recommended:
         changes = code("\n".join(f"{key}: {value}" for key, value in findings.recommended.items()))
@@ -79,5 +61,6 @@ def note_of(name: str, findings: ScaleFindings) -> str:
     rows = [HEADING, *rows_of(findings)]
     lines = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
     parts.append("\n".join([lines[0], "|---" * len(HEADING) + "|", *lines[1:]]))
+    parts.append(pictures_part({name: PICTURES[name] for name in drawn_pictures(findings)}, run_id))
     parts += [f"- {escaped(note)}" for note in findings.notes]
-    return redact("\n\n".join(parts))
+    return redact("\n\n".join(part for part in parts if part))

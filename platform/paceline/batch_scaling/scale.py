@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.batch_scaling.findings import ScaleFindings, StudyFailed, findings_json
 from paceline.batch_scaling.folder import SCALE, STUDIES, ScaleFolder, claim_study
-from paceline.batch_scaling.mlflow_record import record_of, tell_mlflow
+from paceline.batch_scaling.mlflow_record import tell_mlflow
 from paceline.batch_scaling.result import ScaleResult
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.texts import summary_text
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
+from paceline.bench.mlflow_record import record_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.cluster.listener import Listener, Stages
 from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
@@ -205,7 +206,7 @@ def _result(
             write_durably(folder.recommended, text.encode())
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
     listener.stage("recording the study in MLflow")
-    record = record_of(config, folder.run_id, place.uri)
+    record = record_of(config, SCALE, folder.run_id, place.uri)
     with writable(folder.path):
         report = tell_mlflow(folder, record, findings, place.close_seconds)
     if reason := report.error or damage_of(place.uri, report.run_id):

@@ -1,11 +1,11 @@
 """Findings of a study in words: for the terminal, a notebook, MLflow and the recommended config."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import isfinite
-from typing import Any
 
 from paceline.batch_scaling.critical_batch import CriticalBatch
 from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
+from paceline.reports.text import counted
 
 HEADING = ("batch", "workers", "lr", "samples", "steps", "time", "worker time", "")
 
@@ -47,19 +47,13 @@ def summary_text(findings: ScaleFindings) -> str:
     if not findings.recommended:
         return f"the config is best as it is, with a batch of {findings.own_batch_size:,}"
     rule = findings.recommended["optimizer.lr_scaling"]
-    start = f"{_batch_text(findings.recommended)} with the {rule} rule reaches {findings.target.text}"
+    sizes = recommended_sizes(findings)
+    batch = f"a batch of {sizes[0]:,}" if len(sizes) == 1 else f"a batch that grows from {sizes_text(sizes)}"
+    start = f"{batch} with the {rule} rule reaches {findings.target.text}"
     if findings.speedup is not None:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
         return f"{start} {findings.speedup:.2f}x as fast (95 % CI {low:.2f}-{high:.2f})"
     return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
-
-
-def _batch_text(recommended: Mapping[str, Any]) -> str:
-    stages = recommended.get("data.batch_size_schedule")
-    if not stages:
-        return f"a batch of {recommended['data.global_batch_size']:,}"
-    first, last = (stages[number]["global_batch_size"] for number in (0, -1))
-    return f"a batch that grows from {first:,} to {last:,}"
 
 
 def critical_text(critical: CriticalBatch | None) -> str:
@@ -89,6 +83,30 @@ def time_text(findings: ScaleFindings) -> str:
         f"as it is {seconds_text(findings.own_seconds)}" if findings.own_seconds is not None else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def start_text(samples: int) -> str:
+    """Return the place where a branch begins: `from the start`, or `after 4,000 samples`."""
+    return f"after {samples:,} samples" if samples else "from the start"
+
+
+def batch_text(sizes: Sequence[int], workers: int) -> str:
+    """Return `batch 128, 2 workers`; `batch 32 to 128, 2 workers` for one that grows."""
+    return f"batch {sizes_text(sizes)}, {counted(workers, 'worker')}"
+
+
+def sizes_text(sizes: Sequence[int]) -> str:
+    """Return `128`, or `32 to 128` for a batch size that grows."""
+    return f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+
+
+def recommended_sizes(findings: ScaleFindings) -> list[int]:
+    """Return the recommended global batch size, several where it grows; empty where nothing is recommended."""
+    stages = findings.recommended.get("data.batch_size_schedule")
+    if stages:
+        return [stage["global_batch_size"] for stage in stages]
+    size = findings.recommended.get("data.global_batch_size")
+    return [] if size is None else [size]
 
 
 def seconds_text(seconds: float) -> str:

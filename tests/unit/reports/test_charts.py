@@ -13,6 +13,7 @@ from paceline.reports.figure import Picture, plain
 from paceline.reports.line_chart import ChartLine, line_chart
 from paceline.reports.page import drawn_chart
 from paceline.reports.row_charts import Ratio, bar_chart, ratio_chart
+from paceline.reports.xy_chart import XYAxis, XYBand, XYCurve, XYMark, XYPoints, xy_chart
 from paceline.runs.report.run_charts import run_charts
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
@@ -31,6 +32,17 @@ def tips(node: Node) -> list[str]:
 
 def some_lines() -> list[ChartLine]:
     return [ChartLine("train/loss", [(0, 1.0), (10, 2.0)]), ChartLine("val/loss", [(5, 1.5)])]
+
+
+def some_curves() -> Picture:
+    return xy_chart(
+        "time",
+        (XYAxis("batch", True, (32, 64)), XYAxis("seconds", low=0.0)),
+        [XYCurve("one", [(32, 5.0), (64, 4.0)], theme.FRONT, True)],
+        [XYPoints("two", [(32, 5.0), (64, 4.0)], ["first", "second"], theme.BEST, "*")],
+        [XYBand("range", [(32, 4.0, 6.0), (64, 3.0, 5.0)], theme.FRONT)],
+        [XYMark("limit", 48.0)],
+    )
 
 
 # SVG
@@ -53,6 +65,7 @@ def test_the_colors_of_an_svg_are_those_of_the_page() -> None:
         line_chart("loss", some_lines(), [5]),
         bar_chart("split", {"data": [0.6, 0.1], "forward": [0.4, 0.9]}, ["before", "after"]),
         ratio_chart("speeds", [Ratio("cache", 2.0, 1.9, 2.1, "2x", 0.5, "0.5x")], ("speed", "memory")),
+        some_curves(),
     ]
     for picture in pictures:
         colors = {node.attributes.get(key, "none") for node in svg(picture).walk() for key in ("fill", "stroke")}
@@ -75,6 +88,14 @@ def test_points_say_their_values_under_the_pointer() -> None:
     shown = tips(svg(line_chart("loss", some_lines(), [5])))
     assert {"train/loss\n1 at step 0", "train/loss\n2 at step 10", "val/loss\n1.5 at step 5"} <= set(shown)
     assert "resumed after step 5" in shown
+
+
+def test_points_of_curves_have_texts_and_axes_their_own_ticks() -> None:
+    picture = some_curves()
+    assert {"first", "second", "limit"} <= set(tips(svg(picture)))
+    (axes,) = picture.axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "64"]
+    assert axes.get_ylim()[0] == 0.0
 
 
 def test_points_beyond_the_chart_leave_the_others_their_values() -> None:
