@@ -68,6 +68,12 @@ def _own_target(evaluations: Sequence[tuple[int, Mapping[str, float]]]) -> Targe
     Raises:
         StudyFailed: there is no such loss.
     """
+    if len(evaluations) < 2:
+        raise StudyFailed(
+            f"the training of {evaluations[-1][0]:,} samples is too short to be studied: it is evaluated at its end "
+            "alone. Train longer",
+            "target-at-once",
+        )
     losses = [(samples, metrics[LOSS]) for samples, metrics in evaluations if LOSS in metrics]
     if len(losses) < 2 or not all(isfinite(loss) for _, loss in losses):
         names = ", ".join(sorted(evaluations[-1][1]))

@@ -57,11 +57,13 @@ def summary_text(findings: ScaleFindings) -> str:
 
 
 def critical_text(critical: CriticalBatch | None) -> str:
-    """Return `420 samples (310 to 560 over training)`."""
+    """Return `420 samples (310 to 560 over training)`; without the range where there is one point of training."""
     if critical is None:
         return "not measured"
     if not isfinite(critical.size):
         return "larger than any batch that was tried"
+    if len(critical.by_samples) == 1:
+        return f"{critical.size:,.0f} samples"
     high = f"{critical.high:,.0f}" if isfinite(critical.high) else "no limit"
     return f"{critical.size:,.0f} samples ({critical.low:,.0f} to {high} over training)"
 

@@ -12,6 +12,7 @@ from paceline.batch_scaling.critical_batch import expected_efficiency
 from paceline.batch_scaling.findings import ScaleFindings, StudyFailed, findings_json
 from paceline.batch_scaling.plan import HALF_BRANCH, StudyPlan
 from paceline.batch_scaling.study import ScaleStudy
+from paceline.batch_scaling.target import target_of
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Answer, Job
 from paceline.cluster.listener import SilentListener
@@ -261,6 +262,12 @@ def test_bad_targets_are_answered_in_words(bench: SimulatedBench, section: dict[
     with pytest.raises(StudyFailed) as failed:
         study(bench, **section)
     assert failed.value.code == code
+
+
+def test_a_training_that_is_evaluated_once_is_too_short() -> None:
+    with pytest.raises(StudyFailed) as failed:
+        target_of(plan_of(), {"evaluations": [(120, {"val/loss": 1.0})], "samples": 120})
+    assert failed.value.code == "target-at-once"
 
 
 def config_of(**sections: Any) -> ExperimentConfig:
