@@ -108,12 +108,13 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
     """Train with larger batches, then with the config's own as far as these came.
 
     Args:
-        rules: that was the best one from the start, by batch size.
+        rules: that was the best one from the start, by batch size; `none` is for the start alone.
     """
     trained: list[tuple[int, Rule, Mapping[str, Any]]] = []
     for size in plan.branch_sizes:
         begun = f"of batch {size:,} after {point.samples:,} samples"
-        first = rules.get(size, plan.rules[0])
+        best = rules.get(size)
+        first = best if best in plan.rules else plan.rules[0]
         for rule in (first, *(each for each in plan.rules if each != first)):
             config = plan.branch_config(point.samples, point.step, size, rule)
             values = jobs.branch(config, begun, point.checkpoint)

@@ -36,6 +36,8 @@ NOISE_MEASUREMENTS = 200
 """Measurements of the noise scale over the config's length of training, at the least."""
 WARMUP_SHARE = 0.05
 """Length of the warmup, as a share of the samples, for a larger batch where the config has none."""
+MOST_WARMUP = 0.2
+"""The longest share of the steps that a warmup of the config, told in steps, may get with a larger batch."""
 STOPPERS = ("early_stopping", "time_limit")
 SEGMENT = "paceline.batch_scaling.segment:Segment"
 AVERAGE = "paceline.batch_scaling.segment:TrailingAverage"
@@ -195,10 +197,10 @@ class StudyPlan:
         found: dict[str, Any] = {"data.global_batch_size": size, **self._rule(rule)}
         if self.config.trainer.max_steps is not None:
             found["trainer.max_steps"] = self._steps_of(self.config.trainer.max_steps * self.own_batch_size, size)
-        schedule = self.config.lr_scheduler
-        if schedule.warmup_steps:
-            samples = schedule.warmup_steps * self.own_batch_size
-            found |= {"lr_scheduler.warmup_steps": None, "lr_scheduler.warmup_samples": samples}
+        if warmup := self.config.lr_scheduler.warmup_steps:
+            # a warmup that is told in steps stays as many steps: Adam's second moments need them, whatever the batch
+            most = round(MOST_WARMUP * self.samples / size)
+            found["lr_scheduler.warmup_steps"] = max(1, min(warmup, most))
         if not self._has_warmup and rule != "none":
             found["lr_scheduler.warmup_samples"] = round(WARMUP_SHARE * self.samples)
         return found
@@ -216,11 +218,10 @@ class StudyPlan:
 
     def overrides_of(self, candidate: Candidate) -> dict[str, Any]:
         """Return what `train` is given for a candidate."""
-        found = self.overrides(candidate.largest, candidate.rule)
-        if len(candidate.stages) == 1:
+        first, *others = candidate.stages
+        found = self.overrides(first.batch_size, candidate.rule)
+        if not others:
             return found
-        if candidate.stages[0].batch_size == self.own_batch_size and not self._has_warmup:
-            found.pop("lr_scheduler.warmup_samples", None)  # it begins as the config does
         stages = [{"samples": each.start_samples, "global_batch_size": each.batch_size} for each in candidate.stages]
         found |= {"data.global_batch_size": None, "data.batch_size_schedule": stages, **self._rule(candidate.rule)}
         if self.config.trainer.max_steps is not None:

@@ -312,11 +312,12 @@ def test_what_cannot_be_studied_is_refused_before_it_is_trained(given: dict[str,
     assert [problem.key for problem in refused.value.problems] == [place]
 
 
-def test_a_length_and_a_warmup_in_steps_stay_the_same_in_samples() -> None:
+def test_a_length_in_steps_stays_the_same_in_samples_and_a_warmup_in_steps() -> None:
     plan = plan_of(trainer={"max_steps": 1000}, lr_scheduler={"name": "cosine", "warmup_steps": 100})
     changed = plan.at_batch(256, "linear")
     assert changed.trainer.max_steps == 250
-    assert (changed.lr_scheduler.warmup_steps, changed.lr_scheduler.warmup_samples) == (None, 6400)
+    assert (changed.lr_scheduler.warmup_steps, changed.lr_scheduler.warmup_samples) == (50, None)  # a fifth of them
+    assert plan.at_batch(128, "linear").lr_scheduler.warmup_steps == 100
     assert plan.branch_config(640, 10, 256, "linear").trainer.max_steps == 10 + (64_000 - 640 + 255) // 256
 
 
