@@ -8,7 +8,7 @@ grid    the config is trained with each batch size, learning-rate rule and seed,
         size, the best rule counts: samples to the target (median over the seeds), and seconds, as these samples times
         the time of one. Then `scale` runs with the same target. Shown is what it predicts for each batch size beside
         what the grid measured, the critical batch size fitted to either, the time to the target with the recommendation
-        and with the grid's best batch size, and the samples that both spent.
+        and with the grid's best batch size, and the samples that both spent. `--picture FILE` draws it.
 noise   steps of the same config with two micro-batches: `off`, `off again` (A/A), and `on` with `trainer.noise_scale`,
         in turns. Shown is the time of a step over that of `off` in the same round.
 """
@@ -50,7 +50,7 @@ WINDOWS, WINDOW_SECONDS = 5, 0.3
 
 @dataclass(frozen=True)
 class Cell:
-    """A batch size of the grid with its best rule."""
+    """A batch size of the grid with a rule."""
 
     size: int
     rule: str
@@ -92,32 +92,55 @@ def trained(plan: StudyPlan, size: int, rule: str, seed: int) -> tuple[int | Non
 
 
 def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: Benchmark) -> tuple[list[Cell], int]:
-    """Train every cell; return the best one of each batch size, and the samples of all."""
+    """Train every cell; return all, and the samples that they took."""
     cells, spent = [], 0
     for size in sizes:
-        tried = []
-        for rule in RULES if size != plan.own_batch_size else RULES[:1]:
-            runs = [trained(plan, size, rule, plan.config.seed + number) for number in range(seeds)]
-            spent += sum(samples for _, samples in runs)
-            tried.append((rule, tuple(reached for reached, _ in runs)))
-            benchmark.say(f"batch {size}, {rule}: {tried[-1][1]} samples to the target")
         config = plan.config.with_overrides({"data.global_batch_size": size, "scale": None})
         options = {"windows": WINDOWS, "window_seconds": WINDOW_SECONDS}
         (seconds,) = throughput([config], options, DistContext.current())["seconds_per_sample"]
-        cell = min(
-            (Cell(size, rule, reached, statistics.median(seconds)) for rule, reached in tried),
-            key=lambda each: each.median or float("inf"),
-        )
-        cells.append(cell)
+        for rule in RULES:
+            runs = [trained(plan, size, rule, plan.config.seed + number) for number in range(seeds)]
+            spent += sum(samples for _, samples in runs)
+            cells.append(Cell(size, rule, tuple(reached for reached, _ in runs), statistics.median(seconds)))
+            benchmark.say(f"batch {size}, {rule}: {cells[-1].samples} samples to the target")
     return cells, spent
 
 
-def measure_grid(config: ExperimentConfig, seeds: int, doublings: int, benchmark: Benchmark) -> Part:
+def best_of(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cell with the best rule for each batch size."""
+    sizes = sorted({cell.size for cell in cells})
+    return [
+        min((cell for cell in cells if cell.size == size), key=lambda cell: cell.median or float("inf"))
+        for size in sizes
+    ]
+
+
+def draw(file: Path, cells: Sequence[Cell], predicted: Mapping[int, float], critical: float, target: str) -> None:
+    """Draw the samples to the target over the batch size: of the grid by rule, and as predicted."""
+    from paceline.reports import theme
+    from paceline.reports.xy_chart import XYAxis, XYCurve, XYMark, XYPoints, xy_chart
+
+    curves = [XYCurve("predicted by scale", sorted(predicted.items()), theme.QUIET, is_dashed=True)]
+    points = []
+    for rule, color in zip(RULES, theme.SERIES, strict=False):
+        places = [(cell.size, cell.median) for cell in cells if cell.rule == rule and cell.median is not None]
+        curves.append(XYCurve("", places, color))
+        points.append(XYPoints(f"grid, {rule}", places, [""] * len(places), color))
+    sizes = sorted({cell.size for cell in cells} & ({*predicted} | {cell.size for cell in cells if cell.median}))
+    axes = XYAxis("global batch size", True, sizes), XYAxis(f"samples to {target}", True)
+    marks = [XYMark(f"predicted critical batch size, {critical:,.0f}", critical)]
+    file.write_bytes(xy_chart("Samples to the target over the batch size", axes, curves, points, [], marks).png())
+
+
+def measure_grid(
+    config: ExperimentConfig, seeds: int, doublings: int, picture: Path | None, benchmark: Benchmark
+) -> Part:
     """Compare the answer of `scale` with the whole grid."""
     plan = StudyPlan.of(config, look([config], {}, DistContext.current()))
     own = plan.own_batch_size
     sizes = [size for size in (own * 2**number for number in range(doublings + 1)) if size <= plan.train_samples]
-    cells, spent = measured_grid(plan, sizes, seeds, benchmark)
+    grid, spent = measured_grid(plan, sizes, seeds, benchmark)
+    cells = best_of(grid)
     with tempfile.TemporaryDirectory() as folder:
         changed = config.with_overrides({"storage.path": folder, "tracking.uri": f"sqlite:///{folder}/mlflow.db"})
         found = scale(changed, listener=SilentListener()).findings
@@ -153,6 +176,8 @@ def measure_grid(config: ExperimentConfig, seeds: int, doublings: int, benchmark
         ),
         Target("samples spent over those of the grid", exactly(found.samples_spent / spent), MOST_SHARE),
     ]
+    if picture is not None:
+        draw(picture, grid, predicted, ours, found.target.text)
     notes = [
         f"target {found.target.text}; critical batch size {ours:,.0f}, of the grid {critical:,.0f}",
         f"learning-rate rules: {found.rules.text}",
@@ -160,7 +185,7 @@ def measure_grid(config: ExperimentConfig, seeds: int, doublings: int, benchmark
         *found.notes,
     ]
     columns = ("batch", "best rule", "samples to the target", "predicted", "error", "seconds")
-    raw = {"cells": [vars(cell) for cell in cells], "predicted": predicted, "critical": [ours, critical]}
+    raw = {"cells": [vars(cell) for cell in grid], "predicted": predicted, "critical": [ours, critical]}
     return Part(columns, rows, targets, notes=notes, raw=raw)
 
 
@@ -194,6 +219,7 @@ def main() -> int:
     benchmark.parser.add_argument("--config", type=Path, default=CONFIG, help="of the training")
     benchmark.parser.add_argument("--target", default=TARGET, help="metric=value, of `scale` and of the grid")
     benchmark.parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of the config")
+    benchmark.parser.add_argument("--picture", type=Path, metavar="FILE", help="PNG of the part grid")
     benchmark.number("--seeds", 3, 2, "of each cell of the grid", least=2)
     benchmark.number("--doublings", DOUBLINGS, 2, "of the config's batch size in the grid")
     benchmark.number("--budget", 3600, 300, "seconds of `scale`", least=10)
@@ -209,7 +235,7 @@ def main() -> int:
     section: Mapping[str, Any] = {**json.loads(config.scale.model_dump_json() if config.scale else "{}"), **goal}
     config = config.with_overrides({"sweep": None, "tuneup": None, "scale": section})
     measures = {
-        "grid": lambda: measure_grid(config, args.seeds, args.doublings, benchmark),
+        "grid": lambda: measure_grid(config, args.seeds, args.doublings, args.picture, benchmark),
         "noise": lambda: measure_noise(config, args.rounds, args.steps, benchmark),
     }
     return benchmark.finish({part: measure() for part, measure in measures.items() if part in (args.parts or parts)})

@@ -37,11 +37,14 @@ def on_quadratic(seed: int, sizes: tuple[int, ...], steps: int = WINDOW) -> Nois
     draw = torch.Generator().manual_seed(seed)
     parameter = nn.Parameter(torch.zeros(30, dtype=torch.float64))
     measured = NoiseScale([parameter], DistContext.current(), 1, lambda loss: loss)
+    # a sum of n normal variables is normal with n times the variance
+    samples = torch.tensor(sizes, dtype=torch.float64)[:, None]
+    noise = torch.randn(steps, len(sizes), 30, dtype=torch.float64, generator=draw) * (samples * VARIANCES).sqrt()
+    gradients = (samples * EXPECTED + noise) / sum(sizes)
     for step in range(steps):
         measured.begin(step)
-        for index, size in enumerate(sizes):
-            gradients = EXPECTED + torch.randn(size, 30, dtype=torch.float64, generator=draw) * VARIANCES.sqrt()
-            parameter.grad = gradients.sum(dim=0) / sum(sizes)
+        for index in range(len(sizes)):
+            parameter.grad = gradients[step, index].clone()
             measured.end_micro_batch(index == len(sizes) - 1)
         measured.end_gradient(StepStats(sum(sizes), list(sizes)))
     return measured
