@@ -92,6 +92,14 @@ TUNEUP_FILES = {
     "report.html": "the report; `paceline report NAME` writes it again",
     "tracking/": "journal of the tune-up, as of a run",
 }
+SCALE_FILES = {
+    "scale.json": "status and config; readable by its owner only",
+    "jobs.jsonl": "result of each training and measurement, so that the study can be resumed",
+    "recommended.yaml": "recommended config, for `train` and `sweep`",
+    "findings.json": "everything that was measured, as `paceline scale --json` prints it",
+    "report.html": "the report",
+    "tracking/": "journal of the study, as of a run",
+}
 STORE = f"""\
 ## In an object store
 
@@ -114,7 +122,7 @@ below `${store_places.CACHE_VARIABLE}`. The log of a sweep is a folder there, `l
   there, and a trial's checkpoints count once the store's log has the trial with its present values.
 - A store that cannot be used ends a sweep, with exit code 1. Its trials do not count as failed, and the same command
   resumes them.
-- Tune-ups need a folder.
+- Tune-ups and scale studies need a folder.
 
 `gs://` and `abfss://` are opened by pyarrow, too. Only S3 has been tested, against a local S3 server (moto)."""
 
@@ -147,8 +155,9 @@ def run_folder() -> str:
         "A checkpoint: `checkpoints/step-N/`": CHECKPOINT_FILES,
         "A sweep: `<storage>/<name>/<sweep_id>/`": SWEEP_FILES,
         "A tune-up: `<storage>/<name>/<tuneup_id>/`": TUNEUP_FILES,
+        "A scale study: `<storage>/<name>/<scale_id>/`": SCALE_FILES,
     }
-    lines = ["# Files of runs, sweeps and tune-ups", "", HEAD, "", STORAGE]
+    lines = ["# Files of runs, sweeps, tune-ups and scale studies", "", HEAD, "", STORAGE]
     for title, files in parts.items():
         lines += [
             "",

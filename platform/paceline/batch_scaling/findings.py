@@ -1,8 +1,7 @@
 """Findings of a study: what was measured, what follows from it, and how sure that is."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from math import isfinite
+from dataclasses import dataclass, field
 from statistics import geometric_mean
 from typing import Any
 
@@ -133,40 +132,3 @@ class ScaleFindings:
     samples_spent: int = 0
     """Training samples that the study has used, verification included."""
     notes: tuple[str, ...] = ()
-
-
-def findings_json(findings: ScaleFindings) -> dict[str, Any]:
-    """Return the findings as `paceline scale --json` prints them."""
-    critical, last = findings.critical, findings.noise[-1] if findings.noise else None
-    return {
-        "target": {findings.target.name: findings.target.value},
-        "critical_batch_size": finite(critical.size) if critical is not None else None,
-        "critical_batch_size_range": [finite(critical.low), finite(critical.high)] if critical is not None else None,
-        "critical_batch_size_by_samples": [[samples, finite(size)] for samples, size in critical.by_samples]
-        if critical is not None
-        else [],
-        "noise_scale": last.value if last is not None else None,
-        "noise_scale_by_samples": [asdict(each) for each in findings.noise],
-        "lr_rule": findings.rules.by_size[0][1],
-        "lr_rule_holds_to": findings.rules.holds_to,
-        "lr_rule_by_batch_size": [list(each) for each in findings.rules.by_size],
-        "recommended": dict(findings.recommended),
-        "samples_to_target": findings.samples_to_target,
-        "samples_spent": findings.samples_spent,
-        "predicted_seconds": findings.predicted_seconds,
-        "measured_seconds": findings.measured_seconds,
-        "own_seconds": findings.own_seconds,
-        "speedup": findings.speedup,
-        "speedup_interval": findings.speedup_interval,
-        "undecided": findings.undecided,
-        "step_time_error": findings.step_time_error,
-        "table": [asdict(row) for row in findings.table],
-        "branches": [{**asdict(each), "loss": finite(each.loss)} for each in findings.branches],
-        "verifications": [{**asdict(each), "seconds": each.seconds} for each in findings.verifications],
-        "notes": list(findings.notes),
-    }
-
-
-def finite(value: float) -> float | None:
-    """Return a number as JSON takes it."""
-    return value if isfinite(value) else None

@@ -4,9 +4,11 @@ import json
 import time
 from functools import partial
 
-from paceline.batch_scaling.findings import ScaleFindings, findings_json
+from paceline.batch_scaling.answer import changes_text
+from paceline.batch_scaling.findings import ScaleFindings
 from paceline.batch_scaling.folder import ScaleFolder
 from paceline.batch_scaling.pictures import PICTURES, drawn_pictures, files_of
+from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.texts import HEADING, critical_text, noise_text, rows_of, summary_text, time_text
 from paceline.bench.mlflow_record import send
 from paceline.redaction import redact
@@ -48,7 +50,7 @@ def note_of(name: str, findings: ScaleFindings, run_id: str = "") -> str:
     """
     parts = [f"## {escaped(name)}, scaled", f"**{escaped(summary_text(findings))}**"]
     if findings.recommended:
-        changes = code("\n".join(f"{key}: {value}" for key, value in findings.recommended.items()))
+        changes = code(changes_text(findings))
         parts.append(f"Recommended changes (`recommended.yaml` among the artifacts has them all):\n\n{changes}")
     facts = {
         "target": findings.target.text,

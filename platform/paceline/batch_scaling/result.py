@@ -5,10 +5,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.batch_scaling.findings import ScaleFindings, findings_json
+from paceline.batch_scaling.findings import ScaleFindings
+from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.texts import HEADING, critical_text, noise_text, rows_of, summary_text, time_text
 from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.overrides import override_texts
 from paceline.redaction import redact
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ class ScaleResult:
     """The config as it was."""
     recommended_path: str
     """File with the recommended config, which `train` accepts; empty where no file can hold it."""
+    report_path: str
+    """The report as one HTML file."""
     folder: Path
     wall_seconds: float
     mlflow_url: str | None
@@ -55,6 +59,7 @@ class ScaleResult:
             "summary": redact(summary_text(self.findings)),
             **findings_json(self.findings),
             "recommended_path": self.recommended_path,
+            "report_path": self.report_path,
             "wall_seconds": self.wall_seconds,
             "mlflow_url": self.mlflow_url,
         }
@@ -66,18 +71,18 @@ class ScaleResult:
     def rows(self) -> list[tuple[str, str]]:
         """Rows below the table: label and text."""
         found, link = self.findings, self.mlflow_url or ""
-        changes = ", ".join(f"{key}={value}" for key, value in found.recommended.items())
         rows = [
             ("summary", summary_text(found)),
             ("target", found.target.text),
             ("critical batch", critical_text(found.critical)),
             ("noise scale", noise_text(found)),
             ("rule", found.rules.text),
-            ("recommended", changes),
+            ("recommended", ", ".join(override_texts(found.recommended))),
             ("time", time_text(found)),
             ("samples spent", f"{found.samples_spent:,}"),
             *(("note", note) for note in found.notes),
             ("config", self.recommended_path),
+            ("report", self.report_path),
             ("wall time", f"{self.wall_seconds:.0f} s"),
             ("MLflow", f"{link}{UI_HINT if self.needs_ui else ''}" if link else ""),
         ]

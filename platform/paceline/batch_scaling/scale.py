@@ -1,6 +1,6 @@
 """`scale`: which batch size, which learning rate, how many workers.
 
-claim a folder  ->  measure on one warm worker group  ->  recommended config, MLflow  ->  ScaleResult
+claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  ScaleResult
 
 The result of each job is in the folder's journal: a later launch continues where this one ends, see `ResumableBench`.
 """
@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.batch_scaling.findings import ScaleFindings, StudyFailed, findings_json
+from paceline.batch_scaling.findings import ScaleFindings, StudyFailed
 from paceline.batch_scaling.folder import SCALE, STUDIES, ScaleFolder, claim_study
 from paceline.batch_scaling.mlflow_record import tell_mlflow
+from paceline.batch_scaling.report_page import report_html
 from paceline.batch_scaling.result import ScaleResult
+from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.texts import summary_text
 from paceline.bench.bench import open_bench
@@ -204,6 +206,7 @@ def _result(
         write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
         if text is not None:
             write_durably(folder.recommended, text.encode())
+        write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
         shutil.rmtree(folder.checkpoints, ignore_errors=True)
     listener.stage("recording the study in MLflow")
     record = record_of(config, SCALE, folder.run_id, place.uri)
@@ -217,6 +220,7 @@ def _result(
         findings=findings,
         config=config,
         recommended_path=str(folder.recommended) if text is not None else "",
+        report_path=str(folder.report),
         folder=folder.path,
         wall_seconds=spent.exact,
         mlflow_url=report.url,

@@ -21,13 +21,14 @@ def rows_of(findings: ScaleFindings) -> list[tuple[str, ...]]:
             f"{row.steps:,.0f}",
             seconds_text(row.seconds),
             seconds_text(row.worker_seconds),
-            ", ".join(_marks(findings, row)),
+            marks_text(findings, row),
         )
         for row in findings.table
     ]
 
 
-def _marks(findings: ScaleFindings, row: ScaleRow) -> list[str]:
+def marks_text(findings: ScaleFindings, row: ScaleRow) -> str:
+    """Return what distinguishes a row, such as `as it is, cheapest`."""
     is_own = row.global_batch_size == findings.own_batch_size and row.workers == findings.workers
     named = {
         "as it is": is_own,
@@ -37,7 +38,7 @@ def _marks(findings: ScaleFindings, row: ScaleRow) -> list[str]:
         "extrapolated": row.is_extrapolated,
         "not within the config's length": not row.is_in_reach,
     }
-    return [name for name, holds in named.items() if holds]
+    return ", ".join(name for name, holds in named.items() if holds)
 
 
 def summary_text(findings: ScaleFindings) -> str:

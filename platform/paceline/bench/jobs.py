@@ -35,6 +35,11 @@ class StudyKind:
     """Of the error that hardware, code, model or data have changed since an earlier launch."""
 
     @property
+    def command(self) -> str:
+        """The command that does it."""
+        return f"paceline {self.section}"
+
+    @property
     def may_differ(self) -> tuple[str, ...]:
         """Keys and sections of the config that change neither what a study measures nor how fast anything is."""
         others = (each for each in ("sweep", "scale", "tuneup") if each != self.section)

@@ -31,3 +31,11 @@ class StudyFolder(RunFolder):
     def outputs(self) -> dict[str, bytes]:
         """Return the recommended config and the report by file name; what was not written is left out."""
         return {file.name: file.read_bytes() for file in (self.recommended, self.report) if file.exists()}
+
+    def recommended_text(self) -> str | None:
+        """Return the recommended config as YAML; None where no file could hold it."""
+        return self.recommended.read_text() if self.recommended.exists() else None
+
+    def wall_seconds(self) -> float:
+        """Return the duration of the study; 0 where it is not known."""
+        return float(self.read().get("wall_seconds", 0.0))

@@ -1,5 +1,6 @@
 """Changes a config tree by dotted keys: the one door that the command line, sweeps and notebooks go through."""
 
+import json
 import re
 import sys
 import warnings
@@ -36,6 +37,11 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key, read_value(value, place_of(text))
     except ConfigError as error:
         raise ConfigError([_below(key, problem) for problem in error.problems]) from None
+
+
+def override_texts(overrides: Mapping[str, Any]) -> list[str]:
+    """Return changes as the command line takes them, such as `data.cache="memory"`."""
+    return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
 
 
 def place_of(text: str) -> str:

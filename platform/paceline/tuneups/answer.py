@@ -1,7 +1,6 @@
 """Head of a tune-up's report: the answer, the changes, what does not help, and the certainty."""
 
-import json
-
+from paceline.config.overrides import override_texts
 from paceline.reports.page import Tile
 from paceline.tuneups.explanations import unhelpful
 from paceline.tuneups.outcome import Findings, Quality
@@ -27,7 +26,7 @@ def headline(findings: Findings) -> str:
 
 def changes_text(findings: Findings) -> str:
     """The recommended changes, a line each, as the command line takes them."""
-    return "\n".join(f"{key}={json.dumps(value)}" for key, value in findings.recommended.items())
+    return "\n".join(override_texts(findings.recommended))
 
 
 def certainty(findings: Findings) -> str:

@@ -1,17 +1,14 @@
 """Findings of a tune-up as JSON, and its report made again from them."""
 
-import json
 from collections.abc import Mapping
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from paceline.errors import EnvironmentFault
-from paceline.redaction import redact_tree
-from paceline.tuneups.folder import TuneupFolder
+from paceline.bench.findings_file import json_values, read_findings
+from paceline.tuneups.folder import TUNEUP, TuneupFolder
 from paceline.tuneups.outcome import Findings, TechniqueResult
 
 
@@ -27,19 +24,8 @@ def stored_report(path: Path) -> bytes:
     from paceline.tuneups.report_page import report_html
 
     folder = TuneupFolder(path)
-    about = folder.read()
-    if not folder.findings.exists():
-        state = about.get("status", "unknown")
-        hint = "start it again by" if state == "failed" else "wait for its end, or resume it by"
-        reason = f"the tune-up in {path} is {state}, with nothing found out: {hint} `paceline tuneup`"
-        raise EnvironmentFault(reason, "no-findings", path=path, status=state)
-    try:
-        findings = findings_of(json.loads(folder.findings.read_bytes()))
-    except (ValueError, RecursionError):
-        reason = f"{folder.findings} is damaged: put it back from a copy"
-        raise EnvironmentFault(reason, "file-damaged", path=folder.findings) from None
-    recommended = folder.recommended.read_text() if folder.recommended.exists() else None
-    return report_html(path.parent.name, path.name, findings, recommended, float(about.get("wall_seconds", 0.0)))
+    findings = read_findings(folder, TUNEUP, findings_of)
+    return report_html(path.parent.name, path.name, findings, folder.recommended_text(), folder.wall_seconds())
 
 
 def findings_of(content: Mapping[str, Any]) -> Findings:
@@ -55,7 +41,7 @@ def findings_of(content: Mapping[str, Any]) -> Findings:
 def findings_json(findings: Findings) -> dict[str, Any]:
     """Return the findings as JSON values without secrets; null stands for an infinite end of an interval, and for all
     that is not finite."""
-    return dict(redact_tree(_finite(_adapter(Findings).dump_python(findings, mode="json", by_alias=True))))
+    return json_values(_adapter(Findings).dump_python(findings, mode="json", by_alias=True))
 
 
 def technique_json(technique: TechniqueResult) -> dict[str, Any]:
@@ -66,12 +52,3 @@ def technique_json(technique: TechniqueResult) -> dict[str, Any]:
 @cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
-
-
-def _finite(value: Any) -> Any:
-    """Put null in place of numbers that JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,10 +1,10 @@
 """A tune-up's figures in words, the same wherever they are shown."""
 
-import json
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from paceline.config.overrides import override_texts
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 
 UNDECIDED = "undecided in the time there was"
@@ -83,7 +83,7 @@ def margin_text(quality: Quality) -> str:
 
 def overrides_text(overrides: Mapping[str, Any]) -> str:
     """Such as `data.cache="memory" data.num_workers=0`, as the command line takes them."""
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in overrides.items())
+    return " ".join(override_texts(overrides))
 
 
 def answer_text(findings: Findings) -> str:

@@ -1,6 +1,6 @@
 """Findings of a scale study as they may come out, with what was measured, extrapolated and verified."""
 
-from math import nan
+from math import inf
 
 from paceline.batch_scaling.critical_batch import Branch, CriticalBatch, expected_efficiency
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, TargetMetric, Verification
@@ -35,7 +35,7 @@ def findings(word: str = "") -> ScaleFindings:
         for start, by in critical.by_samples
         for size in (64, 256)
     )
-    branches += (Branch(0, 256, "sqrt", 0, 1024, nan, 0.0),)
+    branches += (Branch(0, 256, "sqrt", 0, 1024, inf, 0.0),)
     rules = rules_that_held(branches, "linear", OWN)
     model = StepTimeModel(0.002, 1e-5, 0.0, False)
     table = goodput_table(

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from paceline import load_config
-from paceline.batch_scaling import study
+from paceline.batch_scaling.pictures import PICTURES
+from support.batch_scaling.short_windows import measure_speeds_for_less_long
 from support.cli.command import run_in_process
+from support.reports.page import page_from
 from support.runs.command_process import CommandProcess
 
 CODE = """
@@ -60,6 +62,9 @@ def check_findings(found: dict[str, Any]) -> None:
     size = found["recommended"].get("data.global_batch_size", 8)
     assert recommended.data.global_batch_size == size
     assert recommended.scale is None
+    page = page_from(Path(found["report_path"]).read_text())
+    assert len(page.one(id="sizes").all("tr", data_batch_size=None)) == len(found["table"])
+    assert len(page.classes("chart")) == 3
     if found["recommended"]:
         assert found["speedup"] > 1
         assert found["measured_seconds"] < found["own_seconds"]
@@ -74,12 +79,7 @@ def check_mlflow(home: Path, found: dict[str, Any]) -> None:
     assert run.data.metrics["scale/samples_spent"] == found["samples_spent"]
     assert run.data.tags["mlflow.note.content"].startswith("## blobs, scaled")
     files = {item.path for item in client.list_artifacts(run.info.run_id)}
-    assert {"recommended.yaml", "findings.json", "config.yaml"} <= files
-
-
-def measure_speeds_for_less_long() -> None:
-    """Have the speed of each batch size measured for 0.5 s in place of 1.5 s, in the process of a command."""
-    study.WINDOW_SECONDS = 0.1
+    assert {"recommended.yaml", "findings.json", "config.yaml", "report.html", *PICTURES} <= files
 
 
 def answered(home: Path) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from paceline.batch_scaling.critical_batch import expected_efficiency
-from paceline.batch_scaling.findings import ScaleFindings, StudyFailed, findings_json
+from paceline.batch_scaling.findings import ScaleFindings, StudyFailed
 from paceline.batch_scaling.plan import HALF_BRANCH, StudyPlan
+from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.target import target_of
 from paceline.bench.clock import Clock

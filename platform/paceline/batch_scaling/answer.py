@@ -1,0 +1,65 @@
+"""Head of a study's report: the answer, the changes, the certainty, and the figures below."""
+
+from math import isfinite
+
+from paceline.batch_scaling.findings import ScaleFindings
+from paceline.batch_scaling.texts import seconds_text, summary_text
+from paceline.config.overrides import override_texts
+from paceline.reports.page import Tile
+from paceline.reports.text import counted
+
+
+def headline(findings: ScaleFindings) -> str:
+    """Such as `A batch of 256 with the linear rule reaches val/accuracy >= 0.96 1.83x as fast (95 % CI 1.50-2.20).`"""
+    text = summary_text(findings)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def changes_text(findings: ScaleFindings) -> str:
+    """The recommended changes, a line each, as the command line takes them."""
+    return "\n".join(override_texts(findings.recommended))
+
+
+def certainty(findings: ScaleFindings) -> str:
+    """Return a few sentences on how certain the figures are."""
+    parts = []
+    if findings.verifications:
+        seeds = counted(len(findings.verifications[0].samples), "seed")
+        parts.append(f"Trained to the target with {seeds} each; the interval is over the seeds.")
+    else:
+        parts.append("Nothing was trained to the target with larger batches: the times are predictions.")
+    if findings.step_time_error is not None:
+        error = f"{100 * findings.step_time_error:.1f} %"
+        parts.append(f"The median error of step times that were left out of the fit is {error}.")
+    if any(row.is_extrapolated for row in findings.table):
+        parts.append("Extrapolated rows were not measured, and are never recommended.")
+    return " ".join(parts)
+
+
+def tiles(findings: ScaleFindings) -> list[Tile]:
+    """Return the figures below the answer."""
+    found, critical = [], findings.critical
+    if findings.speedup is not None:
+        low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
+        found.append(Tile("speed to the target", f"{findings.speedup:.2f}x", f"95 % CI {low:.2f}-{high:.2f}"))
+    seconds = findings.measured_seconds or findings.predicted_seconds
+    if seconds is not None:
+        how = "measured" if findings.measured_seconds else "predicted"
+        own = "" if findings.own_seconds is None else f", {seconds_text(findings.own_seconds)} as it is"
+        found.append(Tile("time to the target", seconds_text(seconds), f"{how}{own}"))
+    if critical is not None and isfinite(critical.size):
+        high_text = f"{critical.high:,.0f}" if isfinite(critical.high) else "no limit"
+        found.append(
+            Tile("critical batch size", f"{critical.size:,.0f}", f"{critical.low:,.0f} to {high_text} over training")
+        )
+    elif critical is not None:
+        found.append(Tile("critical batch size", "not reached", "larger than any batch that was tried"))
+    if findings.noise and isfinite(findings.noise[-1].value):
+        last = findings.noise[-1]
+        end = "no limit" if last.high is None else f"{last.high:,.0f}"
+        found.append(Tile("noise scale at the end", f"{last.value:,.0f}", f"95 % CI {last.low:,.0f} to {end}"))
+    if findings.branches:
+        rule, size = findings.rules.by_size[0][1], findings.rules.holds_to
+        found.append(Tile("learning-rate rule", rule, f"up to a batch of {size:,}"))
+    found.append(Tile("samples spent", f"{findings.samples_spent:,}", f"{findings.samples_to_target:,} to the target"))
+    return found
