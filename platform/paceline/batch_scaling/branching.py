@@ -15,12 +15,11 @@ from paceline.batch_scaling.critical_batch import (
     branch_of,
     losses_of,
 )
+from paceline.batch_scaling.lr_rules import STEPS_SAVED
 from paceline.batch_scaling.plan import GIVEN_UP, StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
 from paceline.cluster.listener import Stages
 
-STEPS_SAVED = 1.25
-"""Steps of the config's own batch over those of a larger one, from which on a rule works."""
 NEARLY_BEST = 0.9
 """Efficiency of a branch from the start from which on no other rule and no other seed are tried."""
 

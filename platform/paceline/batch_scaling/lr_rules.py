@@ -6,6 +6,8 @@ from statistics import fmean
 
 from paceline.batch_scaling.critical_batch import Branch, Rule, efficiencies
 
+STEPS_SAVED = 1.25
+"""Steps of the config's own batch over those of a larger one, from which on a rule works."""
 TOLERANCE = 0.1
 """How much of the best rule's efficiency the usual one may lack, as a share."""
 
@@ -41,12 +43,14 @@ def rules_that_held(branches: Sequence[Branch], usual: Rule, own_batch_size: int
 
     Args:
         usual: of the optimizer.
-        own_batch_size: without branches, it is all that the rule holds to.
+        own_batch_size: of the config as it is; without branches, it is all that the rule holds to.
     """
     found = efficiencies(branches)
     held: list[tuple[int, Rule]] = []
     for size in sorted({size for _, size in found}):
         tried = [rules for (_, other), rules in found.items() if other == size]
+        if held and all(max(rules.values()) < STEPS_SAVED * own_batch_size / size for rules in tried):
+            continue  # so large a batch saves no steps, with any rule
         shares = {
             rule: fmean(rules.get(rule, 0.0) / max(rules.values()) for rules in tried)
             for rule in sorted({rule for rules in tried for rule in rules})

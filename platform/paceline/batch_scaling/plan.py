@@ -37,7 +37,7 @@ NOISE_MEASUREMENTS = 200
 WARMUP_SHARE = 0.05
 """Length of the warmup, as a share of the samples, for a larger batch where the config has none."""
 MOST_WARMUP = 0.2
-"""The longest share of the steps that a warmup of the config, told in steps, may get with a larger batch."""
+"""The longest share of the steps that a warmup of the config, given in steps, may get with a larger batch."""
 STOPPERS = ("early_stopping", "time_limit")
 SEGMENT = "paceline.batch_scaling.segment:Segment"
 AVERAGE = "paceline.batch_scaling.segment:TrailingAverage"
@@ -198,7 +198,7 @@ class StudyPlan:
         if self.config.trainer.max_steps is not None:
             found["trainer.max_steps"] = self._steps_of(self.config.trainer.max_steps * self.own_batch_size, size)
         if warmup := self.config.lr_scheduler.warmup_steps:
-            # a warmup that is told in steps stays as many steps: Adam's second moments need them, whatever the batch
+            # a warmup that is given in steps stays as many steps: Adam's second moments need them, whatever the batch
             most = round(MOST_WARMUP * self.samples / size)
             found["lr_scheduler.warmup_steps"] = max(1, min(warmup, most))
         if not self._has_warmup and rule != "none":

@@ -55,9 +55,11 @@ class SweepConfig(Section):
     `{val/loss: "< 0.5"}`. Metrics in bytes take B, KiB, MiB, GiB, TiB, KB, MB, GB and TB, as in
     `{peak_memory_bytes: "<= 8GiB"}`, metrics in seconds ms, s, min and h. A finished trial without the metric breaks
     the constraint. `null` disables."""
-    search: Literal["grid", "random", "optuna"] = "grid"
-    """Which trials are run: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), or
-    `num_samples` each of which is chosen from the results of those before it (`optuna`)."""
+    search: Literal["grid", "random", "scale", "optuna"] = "grid"
+    """Which trials are run: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), as many
+    along the valley in which the learning rate follows the batch size by the optimizer's rule, within a factor of 4
+    (`scale`, with the axes `data.global_batch_size` and `optimizer.lr`), or `num_samples` each of which is chosen from
+    the results of those before it (`optuna`)."""
     scheduler: Literal["none", "asha", "median", "pbt"] = "none"
     """Which trials end early. `asha`: at each rung those that are not among the best 1 / `rung_factor`. `median`: those
     that are worse than the median of the others so far. `pbt`: none; the worst continue from the state of the best,
@@ -77,8 +79,8 @@ class SweepConfig(Section):
     """`asha` keeps the best 1 / `rung_factor` of the trials at each rung, and the next rung is `rung_factor` times as
     far; 1.1 to 10^6."""
     num_samples: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """How many settings `random` and `optuna` try, 1 to 10,000; with `pbt` the size of the population. `null` with
-    `grid`, where it follows from the lists."""
+    """How many settings `random`, `scale` and `optuna` try, 1 to 10,000; with `pbt` the size of the population. `null`
+    with `grid`, where it follows from the lists."""
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 1
     """How often each setting is repeated, 1 to 10,000: with the config's `seed`, the number after it, and so on."""
     slots: Annotated[int, Field(ge=1, le=65_536)] | Auto = "auto"

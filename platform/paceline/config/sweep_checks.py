@@ -12,7 +12,7 @@ from paceline.config.experiment_schema import ExperimentSchema
 from paceline.config.fields import is_key, nearest_key, value_types
 from paceline.config.lightning import BECAUSE, OWN_OPTIMIZER, uses_own_optimizer
 from paceline.config.source import Key
-from paceline.config.space import LARGEST_WHOLE
+from paceline.config.space import LARGEST_WHOLE, LogUniform
 from paceline.config.sweep import SweepConfig
 from paceline.errors import Problem
 
@@ -21,6 +21,8 @@ LARGEST_SWEEP = 10_000
 SPACE, SEARCH, SCHEDULER, SAMPLES = "sweep.space", "sweep.search", "sweep.scheduler", "sweep.num_samples"
 METRIC, MODE, SEEDS, FIRST_RUNG = "sweep.metric", "sweep.mode", "sweep.seeds", "sweep.first_rung"
 CONSTRAINTS = "sweep.constraints"
+BATCH_AXIS, LR_AXIS = "data.global_batch_size", "optimizer.lr"
+"""The axes of `search: scale`."""
 NOT_COMPUTED = ("name", "storage", "tracking", "checkpoint", "sweep", "scale", "tuneup")
 """What decides where and how trials are kept, and nothing of what they compute."""
 PBT_SECTIONS = ("optimizer", "lr_scheduler")
@@ -132,6 +134,21 @@ def _search(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreeme
         yield contradiction(reason, "write a number, such as num_samples: 20", SAMPLES, SEARCH)
 
 
+def _valley(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
+    if sweep.search != "scale":
+        return
+    sizes = sweep.lists.get(BATCH_AXIS, [])
+    if not sizes or not all(type(size) is int for size in sizes):
+        reason = f"search: scale goes along a list of batch sizes, and {BATCH_AXIS} is none"
+        yield contradiction(reason, f"add {BATCH_AXIS}: [64, 128, 256], for example", SPACE, SEARCH)
+    if not isinstance(sweep.space.get(LR_AXIS), LogUniform):
+        reason = f"search: scale tries learning rates of a range, and {LR_AXIS} is none with a logarithm"
+        yield contradiction(reason, f"add {LR_AXIS}: {{loguniform: [0.001, 1]}}, for example", SPACE, SEARCH)
+    if not isinstance(config.data.global_batch_size, int):
+        reason = "search: scale needs the batch size that the config's learning rate belongs to"
+        yield contradiction(reason, "write a number", BATCH_AXIS, SEARCH)
+
+
 def _size(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement]:
     points = _points(sweep)
     if points is None or points * sweep.seeds <= LARGEST_SWEEP:
@@ -208,6 +225,7 @@ _CHECKS: tuple[Callable[[ExperimentSchema, SweepConfig], Iterator[Disagreement]]
     _objectives,
     _constraints,
     _search,
+    _valley,
     _size,
     _rungs,
     _population,

@@ -122,3 +122,6 @@ def test_the_usual_rule_is_taken_as_far_as_it_is_nearly_the_best() -> None:
     assert (found.holds_to, found.text) == (128, "linear up to a batch of 128, sqrt up to 512")
     assert [found.at(size) for size in (32, 192, 256, 1024)] == ["linear", "linear", "sqrt", "sqrt"]
     assert rules_that_held([], "sqrt", OWN).holds_to == OWN
+    # with 16 times the batch, neither of them takes fewer steps than the config's own batch
+    broken = [Branch(0, size, "linear", 0, 1024, 1.0, value) for size, value in ((128, 0.6), (512, 0.05))]
+    assert rules_that_held(broken, "linear", OWN).text == "linear up to a batch of 128"

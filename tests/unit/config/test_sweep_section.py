@@ -120,6 +120,7 @@ def test_python_objects_are_no_values() -> None:
     assert problem_of({"model.path": [sweep_of]}) == ("bad-axis", "sweep.space.model.path")
 
 
+VALLEY = {"search": "scale", "num_samples": 4, "base": {"data": {"name": "synthetic", "global_batch_size": 8}}}
 DISAGREEMENTS: list[tuple[dict[str, Any], str]] = [
     ({"space": {"optimizer": [{"name": "sgd"}], "optimizer.lr": [0.1]}}, "sweep.space.optimizer.lr"),
     ({"space": {"seed": [1, 2]}, "seeds": 2}, "sweep.space.seed"),
@@ -142,6 +143,8 @@ DISAGREEMENTS: list[tuple[dict[str, Any], str]] = [
     ({"scheduler": "pbt", "seeds": 2}, "sweep.seeds"),
     ({"scheduler": "pbt", "search": "random", "num_samples": 1}, "sweep.num_samples"),
     ({"scheduler": "pbt", "space": {"optimizer.lr": [0.1]}}, "sweep.space"),
+    ({"space": {"optimizer.lr": {"loguniform": [0.1, 1]}}, **VALLEY}, "sweep.space"),
+    ({"space": {"data.global_batch_size": [32], "optimizer.lr": [1]}, **VALLEY}, "sweep.space"),
 ]
 
 

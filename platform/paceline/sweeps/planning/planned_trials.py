@@ -15,6 +15,7 @@ from paceline.config.space import meaning
 from paceline.config.sweep import SweepConfig
 from paceline.errors import ConfigError, Problem
 from paceline.sweeps.planning.params_checks import FailingParams, ParamsCheck, check_axes, refusal
+from paceline.sweeps.planning.valley import valley_settings
 from paceline.sweeps.trial import PlannedTrial, Trial
 
 Setting = dict[str, Any]
@@ -141,6 +142,8 @@ def _settings(config: ExperimentConfig, sections: Sequence[SweepConfig]) -> tupl
         if section.search == "grid":
             known = {meaning(setting) for setting in settings}
             settings += [setting for setting in _grid(section) if meaning(setting) not in known]
+        elif section.search == "scale":
+            settings += valley_settings(config, section)[len(settings) :]
         else:
             settings += _drawn(section, config.seed)[len(settings) :]
         sizes.append((len(settings), section.seeds))
