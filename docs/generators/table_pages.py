@@ -97,7 +97,7 @@ SCALE_FILES = {
     "jobs.jsonl": "result of each training and measurement, so that the study can be resumed",
     "recommended.yaml": "recommended config, for `train` and `sweep`",
     "findings.json": "everything that was measured, as `paceline scale --json` prints it",
-    "report.html": "the report",
+    "report.html": "the report; `paceline report NAME` writes it again",
     "tracking/": "journal of the study, as of a run",
 }
 STORE = f"""\

@@ -49,9 +49,8 @@ def tiles(findings: ScaleFindings) -> list[Tile]:
         found.append(Tile("time to the target", seconds_text(seconds), f"{how}{own}"))
     if critical is not None and isfinite(critical.size):
         high_text = f"{critical.high:,.0f}" if isfinite(critical.high) else "no limit"
-        found.append(
-            Tile("critical batch size", f"{critical.size:,.0f}", f"{critical.low:,.0f} to {high_text} over training")
-        )
+        spread = f"{critical.low:,.0f} to {high_text} over training" if len(critical.by_samples) > 1 else "samples"
+        found.append(Tile("critical batch size", f"{critical.size:,.0f}", spread))
     elif critical is not None:
         found.append(Tile("critical batch size", "not reached", "larger than any batch that was tried"))
     if findings.noise and isfinite(findings.noise[-1].value):

@@ -13,8 +13,8 @@ SHOWN_METRICS = 3
 
 def add_command(commands: Any) -> None:
     """Add it to the parser."""
-    text = "List runs, sweeps and tune-ups, the newest of each name last."
-    command = commands.add_parser("list", help="list runs, sweeps and tune-ups", description=text)
+    text = "List runs, sweeps, tune-ups and scale studies, the newest of each name last."
+    command = commands.add_parser("list", help="list runs, sweeps, tune-ups and scale studies", description=text)
     command.add_argument("name", metavar="NAME", nargs="?", help="only those of this name")
     command.add_argument("--storage", metavar="FOLDER", help=STORAGE_HELP)
     add_json(command)

@@ -1,4 +1,4 @@
-"""`paceline report`: write the report of a run, a sweep or a tune-up as one HTML file."""
+"""`paceline report`: write the report of a run, a sweep, a tune-up or a scale study as one HTML file."""
 
 import argparse
 import json
@@ -10,7 +10,10 @@ from paceline.errors import OK
 
 def add_command(commands: Any) -> None:
     """Add it to the parser."""
-    text = "Write the results of a run, a sweep or a tune-up as one HTML file, which opens without a network."
+    text = (
+        "Write the results of a run, a sweep, a tune-up or a scale study as one HTML file, which opens without a "
+        "network."
+    )
     report = commands.add_parser("report", help="write a run's report as one HTML file", description=text)
     report.add_argument("run", metavar="RUN", help=RUN_HELP)
     text = "file to write; default: report.html in the run's folder"
@@ -24,7 +27,7 @@ def _report(options: argparse.Namespace) -> int:
     from paceline.runs.finding import find_run
     from paceline.runs.report.report import write_report
 
-    found = find_run(options.run, options.storage, tuneups=True)
+    found = find_run(options.run, options.storage, studies=True)
     place = write_report(found, options.output)
     told = {"report": str(place), "kind": found.kind, "folder": str(found.folder), "size_bytes": place.stat().st_size}
     print(json.dumps(told) if options.json else place)

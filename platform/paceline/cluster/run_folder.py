@@ -52,7 +52,9 @@ def storage_folder(config: "ExperimentConfig") -> Path:
     hint = "name a folder, on a cluster one that all nodes share"
     if "path" not in config.storage.model_fields_set:
         hint = f"{hint}: PACELINE_STORAGE of the environment has an address, and storage.path=runs takes its place"
-    raise ConfigError([Problem("storage", "tune-ups cannot be kept in an object store", "storage.path", hint=hint)])
+    raise ConfigError(
+        [Problem("storage", "tune-ups and scale studies cannot be kept in an object store", "storage.path", hint=hint)]
+    )
 
 
 @contextmanager

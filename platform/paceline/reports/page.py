@@ -68,7 +68,7 @@ class Page:
     """Head of a page, and its sections in their order."""
 
     kind: str
-    """`run`, `trial`, `sweep` or `tune-up`."""
+    """`run`, `trial`, `sweep`, `tune-up` or `scale`."""
     name: str
     id: str
     status: str

@@ -6,7 +6,7 @@ RUN = FOLDER | NAME | NAME/ID | NAME/ID/TRIAL | MLflow's id     ->     FoundRun
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,18 +19,19 @@ from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.tracking.run_record import RECORD_FILE
 from paceline.tracking.upload_cursor import CURSOR_FILE
 
-Kind = Literal["run", "sweep", "trial", "tune-up"]
+Kind = Literal["run", "sweep", "trial", "tune-up", "scale"]
 
 SHOWN_NAMES = 8
 """Names that an error lists, at the most."""
 TRIALS = "trials"
-TUNEUP_FILE = "tuneup.json"
+STUDY_FILES: Mapping[Kind, str] = {"tune-up": "tuneup.json", "scale": "scale.json"}
+"""Equal to `TuneupFolder.FILE` and `ScaleFolder.FILE`, which take longer to import."""
 _MLFLOW_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run, a sweep, or one of a sweep's trials, by its folder."""
+    """A run, a sweep, one of a sweep's trials, a tune-up or a scale study, by its folder."""
 
     kind: Kind
     folder: Path
@@ -66,11 +67,11 @@ class FoundRun:
     def __str__(self) -> str:
         """As a person would name it: `run mnist/20250101-120000-abcdef`."""
         own = f"{self.sweep.name}/{self.id}" if self.sweep is not None else self.id
-        return f"{self.kind} {self.name}/{own}"
+        return f"{'scale study' if self.kind == 'scale' else self.kind} {self.name}/{own}"
 
 
 def find_run(
-    text: str | Path, storage: str | Path | None = None, uri: str | None = None, *, tuneups: bool = False
+    text: str | Path, storage: str | Path | None = None, uri: str | None = None, *, studies: bool = False
 ) -> FoundRun:
     """The run that is meant. Where a name is that of a folder too, the folder goes first if it holds a run.
 
@@ -81,7 +82,7 @@ def find_run(
         storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
             folder.
         uri: the MLflow store that is asked for an id which no folder knows; by default none is.
-        tuneups: find tune-ups, too; else they are passed over, since they are not trained.
+        studies: find tune-ups and scale studies, too; else they are passed over, since they are not trained.
 
     Raises:
         EnvironmentFault: there is no such run; it says what there is.
@@ -89,22 +90,26 @@ def find_run(
     """
     given = str(text).strip()
     here = _here(given) if storage is None else None
-    if here is not None and (found := _at(here, tuneups)) is not None:
+    if here is not None and (found := _at(here, studies)) is not None:
         return found
     storage = storage or default_storage() or "runs"
     if is_address(given) or (is_address(storage) and given):
         return _in_store(given if is_address(given) else f"{parse(str(storage), 'storage') / given}")
     storage = place_of(storage)
     if not given:
-        raise EnvironmentFault(f"no run is named: {_what_there_is(storage)}", "no-run", run="")
+        raise EnvironmentFault(f"no run is named: {_what_there_is(storage, studies)}", "no-run", run="")
     place = Path(os.path.normpath(place_of(given)))
     places = [place] if Path(given).is_absolute() else [place, Path(os.path.normpath(place_of(storage / given)))]
     for each in places:
-        if (found := _at(each, tuneups) or _newest(each, tuneups)) is not None:
+        if (found := _at(each, studies) or _newest(each, studies)) is not None:
             return found
     if _MLFLOW_ID.fullmatch(given):
         return _by_mlflow_id(given, storage, uri)
-    raise EnvironmentFault(f"there is no run {given!r}: {_instead(places, storage)}", "no-run", run=given)
+    for each in () if studies else places:
+        if (study := _at(each, studies=True) or _newest(each, studies=True)) is not None:
+            reason = f"the {study} is not a training: `paceline report {study.name}/{study.id}` writes its report"
+            raise EnvironmentFault(f"there is no run {given!r}: {reason}", "no-run", run=given)
+    raise EnvironmentFault(f"there is no run {given!r}: {_instead(places, storage, studies)}", "no-run", run=given)
 
 
 def _here(given: str) -> Path | None:
@@ -112,14 +117,14 @@ def _here(given: str) -> Path | None:
     return None if not given or is_address(given) else Path(os.path.normpath(place_of(given)))
 
 
-def runs_under(storage: Path, tuneups: bool = False) -> Iterator[FoundRun]:
+def runs_under(storage: Path, studies: bool = False) -> Iterator[FoundRun]:
     """All runs and sweeps of a storage, name by name, the oldest of each first; without the trials of the sweeps.
 
     Args:
-        tuneups: tune-ups, too.
+        studies: tune-ups and scale studies, too.
     """
     for home in sorted(_folders(storage)):
-        yield from _runs_in(home, tuneups)
+        yield from _runs_in(home, studies)
 
 
 def trial_of(sweep: FoundRun, trial_id: str) -> FoundRun:
@@ -142,14 +147,15 @@ def trials_of(sweep: Path) -> list[FoundRun]:
     return [FoundRun("trial", path) for path in folders]
 
 
-def _at(path: Path, tuneups: bool = False) -> FoundRun | None:
+def _at(path: Path, studies: bool = False) -> FoundRun | None:
     """Return the run, sweep or trial that a folder is."""
     if (path / RunFolder.FILE).is_file():
         return FoundRun("run", path)
     if (path / SweepFolder.FILE).is_file():
         return FoundRun("sweep", path)
-    if tuneups and (path / TUNEUP_FILE).is_file():
-        return FoundRun("tune-up", path)
+    for kind, file in STUDY_FILES.items() if studies else ():
+        if (path / file).is_file():
+            return FoundRun(kind, path)
     home = path.parent if path.parent.name == TRIALS else path / TRIALS
     if path.parent.name == TRIALS and path.is_dir() and (home.parent / SweepFolder.FILE).is_file():
         return FoundRun("trial", path)
@@ -164,13 +170,13 @@ def _in_store(address: str) -> FoundRun:
     return FoundRun(*copied_run(address))
 
 
-def _newest(home: Path, tuneups: bool = False) -> FoundRun | None:
-    return next(reversed(_runs_in(home, tuneups)), None)
+def _newest(home: Path, studies: bool = False) -> FoundRun | None:
+    return next(reversed(_runs_in(home, studies)), None)
 
 
-def _runs_in(home: Path, tuneups: bool = False) -> list[FoundRun]:
+def _runs_in(home: Path, studies: bool = False) -> list[FoundRun]:
     """The runs and sweeps of one name, the oldest first: their ids begin with the time."""
-    each = (_at(path, tuneups) for path in sorted(_folders(home)))
+    each = (_at(path, studies) for path in sorted(_folders(home)))
     return [found for found in each if found is not None and found.kind != "trial"]
 
 
@@ -224,16 +230,21 @@ def _own_id(run_id: str, uri: str | None) -> str:
 # --- what to say when there is none ------------------------------------------------------------------------------
 
 
-def _instead(places: list[Path], storage: Path) -> str:
+def _instead(places: list[Path], storage: Path, studies: bool) -> str:
     for place in places:
-        if (around := next((found for each in place.parents if (found := _at(each)) is not None), None)) is not None:
+        around = next((found for each in place.parents if (found := _at(each, studies)) is not None), None)
+        if around is not None:
             return f"{place} lies within the {around}; name {around.folder}" if place.exists() else _within(around)
     for place in places:
-        if place.is_dir() and place != storage and (names := [found.folder.parent.name for found in runs_under(place)]):
+        if (
+            place.is_dir()
+            and place != storage
+            and (names := [found.folder.parent.name for found in runs_under(place, studies)])
+        ):
             return f"{place} holds the runs of {_listed(names)}; name one of them, such as {place / names[-1]}"
-        if (others := _runs_in(place.parent)) and place.parent != storage:
+        if (others := _runs_in(place.parent, studies)) and place.parent != storage:
             return f"{place.parent} holds {_listed([found.id for found in others])}"
-    return _what_there_is(storage)
+    return _what_there_is(storage, studies)
 
 
 def _within(around: FoundRun) -> str:
@@ -241,8 +252,8 @@ def _within(around: FoundRun) -> str:
     return f"the {around} has the trials {_listed(names)}" if names else f"the {around} holds no run"
 
 
-def _what_there_is(storage: Path) -> str:
-    names = [found.name for found in runs_under(storage)]
+def _what_there_is(storage: Path, studies: bool = False) -> str:
+    names = [found.name for found in runs_under(storage, studies)]
     if names:
         return f"{storage} holds the runs of {_listed(names)}; write NAME for the newest, or NAME/ID"
     nothing = "holds no run" if storage.is_dir() else "is not there"

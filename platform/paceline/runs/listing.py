@@ -1,4 +1,4 @@
-"""The runs, sweeps and tune-ups that a storage holds."""
+"""The runs, sweeps, tune-ups and scale studies that a storage holds."""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ DAMAGED = "damaged"
 
 @dataclass(frozen=True)
 class ListedRun:
-    """One run, sweep or tune-up."""
+    """One run, sweep, tune-up or scale study."""
 
     name: str
     id: str
@@ -65,7 +65,7 @@ def list_runs(name: str | None = None, storage: str | Path | None = None) -> lis
 
 
 def _in_folder(storage: Path, name: str | None) -> Iterator[ListedRun]:
-    for found in runs_under(storage, tuneups=True):
+    for found in runs_under(storage, studies=True):
         if name in (None, found.name):
             yield ListedRun(
                 found.name,

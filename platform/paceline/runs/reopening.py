@@ -15,7 +15,7 @@ from paceline.config.shareable import secrets_of
 from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
-from paceline.runs.finding import TUNEUP_FILE, FoundRun, find_run
+from paceline.runs.finding import STUDY_FILES, FoundRun, find_run
 from paceline.runs.readable import readable
 from paceline.storage.address import LAUNCH
 from paceline.sweeps.planning.planned_trials import trial_config
@@ -35,7 +35,11 @@ from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor
 
 
 class _TuneupFolder(RunFolder):
-    FILE = TUNEUP_FILE
+    FILE = STUDY_FILES["tune-up"]
+
+
+class _ScaleFolder(RunFolder):
+    FILE = STUDY_FILES["scale"]
 
 
 @dataclass(frozen=True)
@@ -233,12 +237,12 @@ def _recorded(found: FoundRun, points: list[MetricPoint]) -> _Recorded:
 
 
 def status_of(found: FoundRun) -> str:
-    """Return how a run, a sweep or a tune-up stands. One that was killed has left its status, but not its lock.
+    """Return how a run, a sweep or a study stands. One that was killed has left its status, but not its lock.
 
     Raises:
         EnvironmentFault: its file is damaged.
     """
-    kinds: dict[str, type[RunFolder]] = {"sweep": SweepFolder, "tune-up": _TuneupFolder}
+    kinds: dict[str, type[RunFolder]] = {"sweep": SweepFolder, "tune-up": _TuneupFolder, "scale": _ScaleFolder}
     folder = kinds.get(found.kind, RunFolder)(found.folder)
     written = str(folder.read().get("status", ""))
     if written != "running":

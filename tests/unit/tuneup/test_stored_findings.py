@@ -82,7 +82,7 @@ def test_a_name_means_the_newest_run_and_not_a_tune_up(folder: TuneupFolder, tmp
     run.mkdir()
     (run / "run.json").write_text("{}")
     assert find_run("toy", tmp_path / "runs").folder == run
-    assert find_run("toy", tmp_path / "runs", tuneups=True).folder == folder.path  # the newer one
+    assert find_run("toy", tmp_path / "runs", studies=True).folder == folder.path  # the newer one
     with pytest.raises(EnvironmentFault) as caught:
         find_run(folder.path)
     assert caught.value.code == "no-run"

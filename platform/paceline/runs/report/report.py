@@ -1,4 +1,4 @@
-"""The report of a run, a sweep or a tune-up, as one HTML file."""
+"""The report of a run, a sweep, a tune-up or a scale study, as one HTML file."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ REPORT_FILE = "report.html"
 
 
 def report(run: str | Path, output: str | Path | None = None, *, storage: str | Path | None = None) -> Path:
-    """Write the report of a run, a sweep or a tune-up as one HTML file, and return its path.
+    """Write the report of a run, a sweep, a tune-up or a scale study as one HTML file, and return its path.
 
     Args:
         run: see `find_run`.
@@ -23,7 +23,7 @@ def report(run: str | Path, output: str | Path | None = None, *, storage: str | 
         EnvironmentFault: there is no such run, its files are damaged, or the report cannot be written.
         ConfigError: a sweep's config is not valid any more, such as that of another version of Paceline.
     """
-    return write_report(find_run(run, storage, tuneups=True), None if output is None else Path(output))
+    return write_report(find_run(run, storage, studies=True), None if output is None else Path(output))
 
 
 def write_report(found: FoundRun, output: Path | None = None) -> Path:
@@ -70,6 +70,10 @@ def report_of(found: FoundRun) -> bytes:
         from paceline.tuneups.stored_findings import stored_report
 
         return stored_report(found.folder)
+    if found.kind == "scale":
+        from paceline.batch_scaling.stored_findings import stored_report as stored_scale_report
+
+        return stored_scale_report(found.folder)
     from paceline.runs.report.run_report import run_report
 
     return run_report(found).render()
