@@ -1,6 +1,7 @@
 """`paceline scale`: find out which batch size, which learning rate and how many workers."""
 
 import argparse
+import json
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,6 +12,7 @@ from paceline.cli.options import (
     add_init_from,
     add_intent,
     add_json,
+    check_addresses,
     load,
     overrides_of,
 )
@@ -42,6 +44,7 @@ def add_command(commands: Any) -> None:
         action="store_true",
         help="do not train the recommendation to the target: it is a prediction then",
     )
+    command.add_argument("--dry-run", action="store_true", help="print what would be trained, and stop")
     add_intent(command, "study")
     add_init_from(command)
     add_cluster(command)
@@ -54,7 +57,7 @@ def _scale(options: argparse.Namespace) -> int:
 
     config = load(options)
     with placing(options.config, overrides_of(options)):
-        return _scale_with(config, options)
+        return _dry_run(config, options) if options.dry_run else _scale_with(config, options)
 
 
 def _scale_with(config: Any, options: argparse.Namespace) -> int:
@@ -82,6 +85,26 @@ def _scale_with(config: Any, options: argparse.Namespace) -> int:
             listener=display.listener,
             on_result=answering(shown, options.json, print_result),
         )
+    return OK
+
+
+def _dry_run(config: Any, options: argparse.Namespace) -> int:
+    from paceline.batch_scaling.preview import preview
+    from paceline.batch_scaling.scale import with_target
+    from paceline.config.shareable import secrets_of
+    from paceline.display import print_rows, print_table
+    from paceline.redaction import learn
+
+    learn(secrets_of(config))
+    check_addresses(config)
+    planned = preview(with_target(config, options.target, options.budget_seconds), verifies=not options.no_verify)
+    if options.json:
+        print(json.dumps(planned.to_json()))
+        return OK
+    for heading, rows in planned.tables():
+        print_table(heading, rows)
+        print()
+    print_rows(planned.rows())
     return OK
 
 

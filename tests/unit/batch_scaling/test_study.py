@@ -11,6 +11,7 @@ import pytest
 from paceline.batch_scaling.critical_batch import expected_efficiency
 from paceline.batch_scaling.findings import ScaleFindings, StudyFailed
 from paceline.batch_scaling.plan import HALF_BRANCH, StudyPlan
+from paceline.batch_scaling.preview import ScalePreview
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.target import target_of
@@ -145,9 +146,9 @@ def metrics_after(samples: float, metric: str) -> dict[str, float]:
     return {"val/loss": 10 / samples**0.5, metric: 1 - 10 / samples**0.5}
 
 
-def study(bench: SimulatedBench, verifies: bool = True, epochs: int = SHORT, **section: Any) -> ScaleFindings:
-    """Run a study on a simulated bench, with a target that takes 12,000 samples or so."""
-    config = validate(
+def config_for(epochs: int, section: Mapping[str, Any]) -> ExperimentConfig:
+    """The config of a simulated study."""
+    return validate(
         {
             "name": "simulated",
             "model": {"name": "mlp"},
@@ -157,8 +158,51 @@ def study(bench: SimulatedBench, verifies: bool = True, epochs: int = SHORT, **s
             "scale": {"target": {"val/accuracy": 0.909}, **section},
         }
     )
+
+
+def study(bench: SimulatedBench, verifies: bool = True, epochs: int = SHORT, **section: Any) -> ScaleFindings:
+    """Run a study on a simulated bench, with a target that takes 12,000 samples or so."""
+    config = config_for(epochs, section)
     clock = Clock(1e6, 0.0, lambda: 0.0)
     return ScaleStudy(config, bench, clock, SilentListener(), Path("nowhere"), verifies).run()
+
+
+def trained_branches(bench: SimulatedBench) -> set[tuple[int, int, str, int]]:
+    """Start, batch size, rule and seed of each branch that was trained."""
+    found = set()
+    for job in bench.jobs:
+        (config, *_) = (json.loads(each.config_json) for each in job.configs)
+        schedule, rule = config["data"]["batch_size_schedule"], config["optimizer"]["lr_scaling"]
+        if job.name != "train_segment" or config["callbacks"][-1]["args"].get("metric", "val/loss") != "val/loss":
+            continue
+        if "resume_from" in job.options:
+            start, size = schedule[1]["samples"], schedule[1]["global_batch_size"]
+        else:
+            start, size = 0, config["data"]["global_batch_size"]
+        if size != OWN:
+            found.add((start, size, rule, config["seed"]))
+    return found
+
+
+@pytest.mark.parametrize(("critical", "linear_to"), [(400.0, 10**6), (400.0, 64), (4.0, 10**6)])
+@pytest.mark.parametrize(("epochs", "target"), [(SHORT, 0.909), (LONG, 0.97)])
+def test_a_preview_names_all_that_is_trained(epochs: int, target: float, critical: float, linear_to: int) -> None:
+    bench = SimulatedBench(critical, linear_to=linear_to)
+    found = study(bench, epochs=epochs, target={"val/accuracy": target})
+    facts = {"train_samples": TRAIN, "normalises_batches": False, "builds_optimizers": False}
+    previewed = ScalePreview.of(StudyPlan.of(config_for(epochs, {"target": {"val/accuracy": target}}), facts))
+    named = {
+        (each.start_samples, each.batch_size, rule, seed)
+        for each in previewed.trainings
+        for rule in each.rules
+        for seed in each.seeds
+    }
+    assert trained_branches(bench)
+    assert trained_branches(bench) <= named
+    assert found.samples_spent <= previewed.most_samples
+    assert [(row.global_batch_size, row.workers, row.is_extrapolated) for row in found.table] == [
+        (size.global_batch_size, size.workers, size.is_extrapolated) for size in previewed.sizes
+    ]
 
 
 def best_size(critical: float) -> int:

@@ -1,0 +1,203 @@
+"""What a study would train and compare, without training anything."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paceline.batch_scaling.critical_batch import Rule
+from paceline.batch_scaling.findings import StudyFailed
+from paceline.batch_scaling.folder import SCALE
+from paceline.batch_scaling.plan import GIVEN_UP, HALF_BRANCH, StudyPlan
+from paceline.batch_scaling.segment import LOOK
+from paceline.batch_scaling.target import OWN_TARGET_SHARE
+from paceline.batch_scaling.texts import start_text
+from paceline.batch_scaling.verification import LEVELS
+from paceline.bench.bench import LocalBench
+from paceline.bench.jobs import Job, part_of
+from paceline.config.experiment import ExperimentConfig
+from paceline.config.loading import missing_modules
+from paceline.errors import ConfigError
+from paceline.redaction import redact, redact_tree
+
+AS_IT_IS, BRANCH, REFERENCE, VERIFICATION = "as it is", "branch", "reference of branches", "verification"
+"""Names of the trainings."""
+TRAININGS = ("training", "batch", "rule", "seeds", "samples at the most")
+SIZES = ("batch", "workers", "lr", "micro-batch", "accumulation", "")
+
+
+@dataclass(frozen=True)
+class PlannedTraining:
+    """Trainings that differ in their rule and their seed alone."""
+
+    name: str
+    """`as it is`, `branch`, `reference of branches` or `verification`."""
+    start_samples: int
+    """Samples of the config's own training before it."""
+    batch_size: int | None
+    """None where it depends on what is measured before."""
+    rules: tuple[Rule, ...]
+    """Learning-rate rules in the order in which they are tried; later ones only where the earlier lose samples."""
+    seeds: tuple[int, ...]
+    most_samples: int
+    """Of all of them together, at the most."""
+
+
+@dataclass(frozen=True)
+class PlannedSize:
+    """A batch size with a number of workers, for which the time to the target is predicted."""
+
+    global_batch_size: int
+    workers: int
+    lr: float
+    """Peak learning rate, by the optimizer's usual rule."""
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    is_extrapolated: bool
+    """True if it is not measured."""
+
+
+@dataclass(frozen=True)
+class ScalePreview:
+    """What a study would do."""
+
+    plan: StudyPlan
+    trainings: tuple[PlannedTraining, ...]
+    sizes: tuple[PlannedSize, ...]
+
+    @classmethod
+    def of(cls, plan: StudyPlan, verifies: bool = True) -> "ScalePreview":
+        """Take all that a study may train; most studies train less."""
+        trainings = (_own(plan), *_from_start(plan), *_from_checkpoints(plan))
+        return cls(plan, (*trainings, *(_verification(plan) if verifies else [])), tuple(_sizes(plan)))
+
+    @property
+    def most_samples(self) -> int:
+        """Training samples at the most."""
+        return sum(each.most_samples for each in self.trainings)
+
+    @property
+    def target_text(self) -> str:
+        """`val/accuracy >= 0.96`."""
+        share = f"{100 * OWN_TARGET_SHARE:.0f} %"
+        own = f"val/loss of the config as it is after {share} of its training"
+        return own if self.plan.target is None else self.plan.target.text
+
+    def to_json(self) -> dict[str, Any]:
+        """As `paceline scale --dry-run --json` prints it, without secrets."""
+        target = self.plan.target
+        content: Mapping[str, Any] = {
+            "target": None if target is None else {target.name: target.value},
+            "budget_seconds": self.plan.section.budget_seconds,
+            "own_batch_size": self.plan.own_batch_size,
+            "train_samples": self.plan.train_samples,
+            "seeds": self.plan.seeds,
+            "trainings": [asdict(each) for each in self.trainings],
+            "most_samples": self.most_samples,
+            "table": [asdict(each) for each in self.sizes],
+        }
+        return dict(redact_tree(content))
+
+    def tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+        """Headings and rows: the trainings, then the batch sizes."""
+        return [
+            (TRAININGS, [_training_row(each) for each in self.trainings]),
+            (SIZES, list(map(_size_row, self.sizes))),
+        ]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Rows below the tables: label and text."""
+        plan = self.plan
+        return [
+            ("target", redact(self.target_text)),
+            ("as it is", f"{plan.steps:,} steps of batch {plan.own_batch_size:,}, {plan.samples:,} samples"),
+            ("samples", f"{self.most_samples:,} at the most"),
+            ("budget", f"{plan.section.budget_seconds:,.0f} s"),
+        ]
+
+
+def preview(config: ExperimentConfig, verifies: bool = True) -> ScalePreview:
+    """Return what a study of the config would do. Builds the model and the data in this process.
+
+    Args:
+        config: with its section `scale`.
+        verifies: whether the recommendation would be trained to the target.
+
+    Raises:
+        ConfigError: a module that the config names is missing, or its batch sizes cannot be studied.
+        StudyFailed: the model or the data cannot be built.
+    """
+    if problems := missing_modules(config.model_dump()):
+        raise ConfigError(problems)
+    alone = config.with_overrides({"scaling": {**config.scaling.model_dump(), "num_workers": 0, "min_workers": None}})
+    answer = LocalBench(alone, SCALE).do(Job(LOOK, (part_of(config),)))
+    if answer.problem:
+        raise StudyFailed(f"the config as it is cannot be built: {answer.problem}", "baseline-failed")
+    return ScalePreview.of(StudyPlan.of(config, answer.values), verifies)
+
+
+def _own(plan: StudyPlan) -> PlannedTraining:
+    seeds = tuple(plan.own_seeds)
+    return PlannedTraining(AS_IT_IS, 0, plan.own_batch_size, (), seeds, len(seeds) * plan.samples)
+
+
+def _from_start(plan: StudyPlan) -> list[PlannedTraining]:
+    rules: tuple[Rule, ...] = (*plan.rules, "none")
+    seeds = tuple(plan.own_seeds)
+    until = round(GIVEN_UP * plan.start_samples)
+    found = []
+    for size in plan.start_sizes:
+        every = plan.start_config(size, rules[0], seeds[0], 0.0, until).trainer.evaluate_every_n_steps or 1
+        longest = -(-until // (every * size)) * every * size
+        # all rules are tried with the first seed, and the best one with the others
+        found.append(PlannedTraining(BRANCH, 0, size, rules, seeds, (len(rules) + len(seeds) - 1) * longest))
+    return found
+
+
+def _from_checkpoints(plan: StudyPlan) -> list[PlannedTraining]:
+    found = []
+    for step in plan.point_steps if plan.branch_sizes else ():
+        start, seeds = step * plan.own_batch_size, (plan.seeds[0],)
+        for size in plan.branch_sizes:
+            most = len(plan.rules) * 2 * HALF_BRANCH * size
+            found.append(PlannedTraining(BRANCH, start, size, plan.rules, seeds, most))
+        most = 2 * HALF_BRANCH * max(plan.branch_sizes)
+        found.append(PlannedTraining(REFERENCE, start, plan.own_batch_size, (), seeds, most))
+    return found
+
+
+def _verification(plan: StudyPlan) -> list[PlannedTraining]:
+    others, seeds = tuple(plan.seeds[len(plan.own_seeds) :]), tuple(plan.seeds)
+    own = PlannedTraining(AS_IT_IS, 0, plan.own_batch_size, (), others, len(others) * plan.samples)
+    most = len(LEVELS) * len(seeds) * plan.samples
+    return [*([own] if others else []), PlannedTraining(VERIFICATION, 0, None, (), seeds, most)]
+
+
+def _sizes(plan: StudyPlan) -> list[PlannedSize]:
+    largest = max(plan.start_sizes, default=plan.own_batch_size)
+    found = []
+    for size in plan.batch_sizes(largest):
+        micro_batch_size, accumulation = plan.shares(size)
+        for count in plan.worker_counts:
+            if size % count:
+                continue
+            is_measured = count == plan.workers and plan.own_batch_size <= size <= largest
+            micro = micro_batch_size if count == plan.workers else min(micro_batch_size, size // count)
+            steps = accumulation if count == plan.workers else -(-size // (micro * count))
+            found.append(PlannedSize(size, count, plan.lr(size, plan.rules[0]), micro, steps, not is_measured))
+    return found
+
+
+def _training_row(training: PlannedTraining) -> tuple[str, ...]:
+    start = f", {start_text(training.start_samples)}" if training.name in (BRANCH, REFERENCE) else ""
+    size = "the candidates" if training.batch_size is None else f"{training.batch_size:,}"
+    seeds = ", ".join(map(str, training.seeds))
+    return f"{training.name}{start}", size, ", ".join(training.rules), seeds, f"{training.most_samples:,}"
+
+
+def _size_row(size: PlannedSize) -> tuple[str, ...]:
+    numbers = (size.global_batch_size, size.workers, size.lr, size.micro_batch_size, size.gradient_accumulation_steps)
+    return *(f"{each:,.4g}" if isinstance(each, float) else f"{each:,}" for each in numbers), _mark(size)
+
+
+def _mark(size: PlannedSize) -> str:
+    return "extrapolated" if size.is_extrapolated else "measured"
