@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
+from statistics import median
 from typing import TYPE_CHECKING
 
 from paceline.batch_scaling.critical_batch import efficiencies, expected_efficiency
-from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
+from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
 from paceline.batch_scaling.texts import batch_text, recommended_sizes, seconds_text, start_text
 from paceline.reports import theme
 from paceline.reports.drawing import tried
@@ -27,6 +28,8 @@ PICTURES = {
 _BEYOND = 4.0
 """A critical batch size is marked up to so many times the largest batch that was tried."""
 _CURVE_POINTS = 60
+_GAP = 4.0
+"""A line of noise scales is broken where the next one comes after so many times the usual distance."""
 _RULE_COLORS = {"linear": theme.SERIES[0], "sqrt": theme.SERIES[1], "none": theme.SERIES[2]}
 _START_MARKERS: "tuple[Marker, ...]" = ("o", "s", "^", "D")
 _BEST = theme.SERIES[6]
@@ -136,18 +139,22 @@ def _noise(findings: ScaleFindings) -> "Picture | None":
         return None
     from paceline.reports.xy_chart import XYAxis, XYBand, XYCurve, XYMark, XYPoints, xy_chart
 
-    values = [(float(point.samples), point.value) for point in noise]
     critical = [
         (float(samples), size)
         for samples, size in (findings.critical.by_samples if findings.critical is not None else ())
         if isfinite(size)
     ]
     ends = [each for point in noise for each in (point.low, point.high) if each is not None and isfinite(each)]
-    known = [each for each in (*ends, *(value for _, value in (*values, *critical))) if each > 0]
+    known = [each for each in (*ends, *(point.value for point in noise), *(size for _, size in critical)) if each > 0]
     # an interval without an end, or that begins at 0, reaches to the edge
     low = min(*known, findings.own_batch_size) / 1.3
     high = max(*known, findings.own_batch_size) * 1.3
-    band = [(point.samples, max(point.low, low), high if point.high is None else point.high) for point in noise]
+    curves, bands = [], []
+    for number, part in enumerate(_without_gaps(noise)):
+        values = [(float(point.samples), point.value) for point in part]
+        band = [(point.samples, max(point.low, low), high if point.high is None else point.high) for point in part]
+        curves.append(XYCurve("" if number else "noise scale", values, theme.SERIES[0]))
+        bands.append(XYBand("" if number else "its 95 % interval", band, theme.SERIES[0]))
     points = []
     if critical:
         tips = [f"{size:,.0f} {start_text(round(samples))}" for samples, size in critical]
@@ -156,11 +163,22 @@ def _noise(findings: ScaleFindings) -> "Picture | None":
     return xy_chart(
         PICTURES[NOISE],
         axes,
-        [XYCurve("noise scale", values, theme.SERIES[0])],
+        curves,
         points,
-        [XYBand("its 95 % interval", band, theme.SERIES[0])],
+        bands,
         [XYMark(f"batch as it is, {findings.own_batch_size:,}", findings.own_batch_size, is_horizontal=True)],
     )
+
+
+def _without_gaps(noise: Sequence[NoisePoint]) -> list[list[NoisePoint]]:
+    """Split the points where none were measured for a while: there, no gradient shows in the noise."""
+    usual = median(after.samples - before.samples for before, after in pairwise(noise)) if len(noise) > 1 else 0
+    parts = [[noise[0]]]
+    for before, after in pairwise(noise):
+        if after.samples - before.samples > _GAP * usual:
+            parts.append([])
+        parts[-1].append(after)
+    return parts
 
 
 def _line(name: str, rows: Sequence[ScaleRow], color: str) -> "list[XYCurve]":

@@ -167,7 +167,7 @@ def _from_checkpoints(plan: StudyPlan) -> list[PlannedTraining]:
 
 def _verification(plan: StudyPlan) -> list[PlannedTraining]:
     others, seeds = tuple(plan.seeds[len(plan.own_seeds) :]), tuple(plan.seeds)
-    own = PlannedTraining(AS_IT_IS, 0, plan.own_batch_size, (), others, len(others) * plan.samples)
+    own = PlannedTraining(VERIFICATION, 0, plan.own_batch_size, (), others, len(others) * plan.samples)
     most = len(LEVELS) * len(seeds) * plan.samples
     return [*([own] if others else []), PlannedTraining(VERIFICATION, 0, None, (), seeds, most)]
 

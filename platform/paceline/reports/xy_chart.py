@@ -96,7 +96,8 @@ def xy_chart(
         plot.set_yscale("log")
     for band in bands:
         x, low, high = zip(*band.places, strict=True)
-        plot.fill_between(x, low, high, color=band.color, alpha=0.18, linewidth=0, label=plain(band.name), zorder=1)
+        label = plain(band.name) or None
+        plot.fill_between(x, low, high, color=band.color, alpha=0.18, linewidth=0, label=label, zorder=1)
     for mark in marks:
         draw = plot.axhline if mark.is_horizontal else plot.axvline
         line = draw(mark.value, color=theme.QUIET, linewidth=1, linestyle=(0, (2, 3)), label=plain(mark.name), zorder=2)

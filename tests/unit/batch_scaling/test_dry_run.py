@@ -48,8 +48,10 @@ def test_it_lists_trainings_and_batch_sizes_and_leaves_nothing_behind(
 
 
 def test_options_of_the_command_count(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [each["name"] for each in printed(capsys, file)["trainings"]]
-    assert names.count("as it is") == 2  # with the first seed, then for the verification
+    trainings = printed(capsys, file)["trainings"]
+    names, verified = [each["name"] for each in trainings], trainings[-2:]
+    # the config as it is was trained with the first seed already
+    assert [(each["batch_size"], each["seeds"]) for each in verified] == [(8, [1]), (None, [0, 1])]
     changed = printed(capsys, file, "--no-verify", "--target", "val/accuracy=0.9", "--budget-seconds", "50")
     assert [each["name"] for each in changed["trainings"]] == names[:-2]
     assert (changed["target"], changed["budget_seconds"]) == ({"val/accuracy": 0.9}, 50)

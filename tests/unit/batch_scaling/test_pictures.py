@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.batch_scaling.critical_batch import CriticalBatch
-from paceline.batch_scaling.findings import Verification
+from paceline.batch_scaling.findings import NoisePoint, Verification
 from paceline.batch_scaling.mlflow_record import note_of
 from paceline.batch_scaling.pictures import (
     EFFICIENCY,
@@ -94,6 +94,14 @@ def test_the_noise_scale_has_its_interval_and_the_critical_batch_sizes() -> None
     heights = shown["its 95 % interval"].get_paths()[0].vertices[:, 1]
     # the second interval has no end: it reaches to the edge
     assert (min(heights), max(heights)) == (60.0, axes.get_ylim()[1])
+
+
+def test_the_noise_scale_has_a_gap_where_none_was_measured() -> None:
+    noise = tuple(NoisePoint(samples, 80.0, 60.0, 110.0) for samples in (100, 200, 300, 900, 1000))
+    (axes,) = pictures_of(replace(findings(), noise=noise))[NOISE].axes
+    lines = [list(line.get_xdata()) for line in axes.lines if line.get_zorder() == 3]
+    assert lines == [[100, 200, 300], [900, 1000]]
+    assert len(axes.collections) == 3  # two bands, and the critical batch sizes
 
 
 def test_what_was_not_measured_is_not_drawn() -> None:
