@@ -3,9 +3,10 @@
 import json
 from pathlib import Path
 
+from paceline.bench.mlflow_record import record_of
 from paceline.config.experiment import validate
 from paceline.tuneups.folder import claim_tuneup
-from paceline.tuneups.mlflow_record import record_of, tell_mlflow
+from paceline.tuneups.mlflow_record import tell_mlflow
 from paceline.tuneups.result import findings_json
 from support.browser.played_run import hostile
 from support.tuneup.findings import findings
