@@ -13,7 +13,7 @@ from paceline.batch_scaling.texts import HEADING, critical_text, noise_text, row
 from paceline.bench.mlflow_record import send
 from paceline.redaction import redact
 from paceline.tracking import metrics
-from paceline.tracking.markdown import code, escaped, pictures_part
+from paceline.tracking.markdown import code, escaped, pictures_part, table
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import UploadReport
@@ -60,9 +60,7 @@ def note_of(name: str, findings: ScaleFindings, run_id: str = "") -> str:
         "time to the target": time_text(findings),
     }
     parts.append("\n".join(f"- {label}: {escaped(text)}" for label, text in facts.items() if text))
-    rows = [HEADING, *rows_of(findings)]
-    lines = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
-    parts.append("\n".join([lines[0], "|---" * len(HEADING) + "|", *lines[1:]]))
+    parts.append(table(HEADING, rows_of(findings)))
     parts.append(pictures_part({name: PICTURES[name] for name in drawn_pictures(findings)}, run_id))
     parts += [f"- {escaped(note)}" for note in findings.notes]
     return redact("\n\n".join(part for part in parts if part))

@@ -1,13 +1,13 @@
 """Result of `scale`."""
 
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.batch_scaling.findings import ScaleFindings
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.texts import HEADING, critical_text, noise_text, rows_of, summary_text, time_text
+from paceline.bench.notebook_tables import notebook_tables
 from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import override_texts
@@ -15,8 +15,6 @@ from paceline.redaction import redact
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_LEFT = "style='text-align:left'"
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,13 +90,4 @@ class ScaleResult:
         return f"<ScaleResult {self.name}/{self.scale_id}; {redact(summary_text(self.findings))}>"
 
     def _repr_html_(self) -> str:
-        heading, sizes = self.table()
-        cells = "".join(f"<th>{escape(each)}</th>" for each in heading)
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in sizes)
-        rows = "".join(f"<tr><th {_LEFT}>{escape(label)}</th>{_cell(text)}</tr>" for label, text in self.rows())
-        summary = f"<p>{escape(repr(self))}</p><table>{rows}</table>"
-        return f"{summary}<table><tr>{cells}</tr>{body}</table>"
-
-
-def _cell(text: str) -> str:
-    return f"<td {_LEFT}>{escape(redact(text))}</td>"
+        return notebook_tables(repr(self), self.rows(), *self.table())

@@ -19,6 +19,12 @@ def table_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of texts, which are escaped."""
+    lines = [table_row([escaped(cell) for cell in row]) for row in (heading, *rows)]
+    return "\n".join([lines[0], "|---" * len(heading) + "|", *lines[1:]])
+
+
 def escaped(text: str) -> str:
     """Return text as one line of Markdown that only shows it: no table cell, HTML, link or address.
 

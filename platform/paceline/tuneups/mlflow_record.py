@@ -7,7 +7,7 @@ from functools import partial
 from paceline.bench.mlflow_record import send
 from paceline.redaction import redact
 from paceline.tracking import metrics
-from paceline.tracking.markdown import code, escaped, pictures_part
+from paceline.tracking.markdown import code, escaped, pictures_part, table
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import UploadReport
@@ -49,13 +49,7 @@ def note_of(name: str, findings: Findings, run_id: str = "") -> str:
         changes = code(changes_text(findings))
         parts.append(f"Recommended changes (`recommended.yaml` among the artifacts has them all):\n\n{changes}")
     parts.append(escaped(certainty(findings)))
-    parts.append(_table(findings))
+    parts.append(table(HEADING, rows_of(findings)))
     parts.append(pictures_part({name: PICTURES[name] for name in drawn_pictures(findings)}, run_id))
     parts += [f"- {escaped(note)}" for note in findings.notes]
     return redact("\n\n".join(part for part in parts if part))
-
-
-def _table(findings: Findings) -> str:
-    rows = [HEADING, *rows_of(findings)]
-    lines = [f"| {' | '.join(escaped(cell) for cell in row)} |" for row in rows]
-    return "\n".join([lines[0], "|---" * len(HEADING) + "|", *lines[1:]])

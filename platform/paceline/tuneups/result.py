@@ -1,10 +1,11 @@
 """Result of `tuneup`."""
 
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.bench.notebook_tables import notebook_tables
+from paceline.cluster.listener import UI_HINT
 from paceline.config.experiment import ExperimentConfig
 from paceline.redaction import redact
 from paceline.tuneups.answer import changes_text
@@ -15,8 +16,6 @@ from paceline.tuneups.texts import HEADING, noise_text, quality_text, speed_text
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_LEFT = "style='text-align:left'"
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +84,6 @@ class TuneupResult:
         found = self.findings
         together = speed_text(found.speedup, found.speedup_interval) if found.recommended else without_gain(found)
         link = self.mlflow_url or ""
-        hint = " (after `paceline ui`, which may print another port)" if self.needs_ui and link else ""
         rows = [
             ("noise", noise_text(found.noise)),
             ("bottleneck", found.bottleneck),
@@ -97,7 +95,7 @@ class TuneupResult:
             ("config", self.recommended_path),
             ("report", self.report_path),
             ("wall time", f"{self.wall_seconds:.0f} s"),
-            ("MLflow", f"{link}{hint}" if link else ""),
+            ("MLflow", f"{link}{UI_HINT if self.needs_ui else ''}" if link else ""),
         ]
         return [(label, text) for label, text in rows if text]
 
@@ -108,13 +106,4 @@ class TuneupResult:
         return f"<TuneupResult {self.name}/{self.tuneup_id}; {what}>"
 
     def _repr_html_(self) -> str:
-        heading, techniques = self.table()
-        cells = "".join(f"<th>{escape(each)}</th>" for each in heading)
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in techniques)
-        rows = "".join(f"<tr><th {_LEFT}>{escape(label)}</th>{_cell(text)}</tr>" for label, text in self.rows())
-        summary = f"<p>{escape(redact(repr(self)))}</p><table>{rows}</table>"
-        return f"{summary}<table><tr>{cells}</tr>{body}</table>"
-
-
-def _cell(text: str) -> str:
-    return f"<td {_LEFT}>{escape(redact(text))}</td>"
+        return notebook_tables(repr(self), self.rows(), *self.table())
