@@ -24,7 +24,7 @@ HALF_BRANCH = 64
 change are unlike those of a training that had the batch all along."""
 MOST_SHARE = 0.5
 """Length of such a branch as a share of the config's length of training, at the most."""
-GIVEN_UP = 2.0
+GIVEN_UP = 1.75
 """A branch from the start ends after so many times the samples that the config's own batch takes."""
 LEAST_STEPS = 8
 """Optimizer steps of a branch from the start until then, at the least."""

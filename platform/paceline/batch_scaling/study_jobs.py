@@ -15,7 +15,7 @@ from paceline.config.experiment import ExperimentConfig
 OWN, BRANCH = "own", "branch"
 """Folders of checkpoints: of the config as it is, and of the branch that is being trained."""
 WINDOWS, WINDOW_SECONDS = 5, 0.3
-TURNS = 3
+TURNS = 5
 """How often each of two configs is measured in turn."""
 
 
