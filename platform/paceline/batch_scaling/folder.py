@@ -1,12 +1,12 @@
 """A study's folder."""
 
+import shutil
 from pathlib import Path
 
 from paceline.bench.job_log import FILE as JOBS
 from paceline.bench.jobs import StudyKind
 from paceline.bench.study_folder import StudyFolder
-from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
-from paceline.config.experiment import ExperimentConfig
+from paceline.cluster.unfinished_runs import Unfinished
 
 
 class ScaleFolder(StudyFolder):
@@ -19,6 +19,10 @@ class ScaleFolder(StudyFolder):
         """Folder of the checkpoints that branches begin at."""
         return self.path / "checkpoints"
 
+    def clear(self) -> None:
+        """Remove the checkpoints."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
 
 SCALE = StudyKind("scale study", "scale", code="scale-changed")
 STUDIES = Unfinished(
@@ -28,13 +32,3 @@ STUDIES = Unfinished(
     lambda folder: (folder.path / JOBS).exists(),
     over=("finished", "failed"),  # what has failed would fail again at the same place
 )
-
-
-def claim_study(config: ExperimentConfig, storage: Path, intent: Intent = "continue") -> ClaimedRun[ScaleFolder]:
-    """Continue the newest unfinished study of this name, or start a new one.
-
-    Raises:
-        EnvironmentFault: the storage is not writable, or a run, sweep or study of this name is running.
-        ConfigError: the unfinished study has another config, or there is none to resume.
-    """
-    return claim(storage / config.name, lambda home: STUDIES.choose(home, config, intent))

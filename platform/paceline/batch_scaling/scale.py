@@ -6,16 +6,13 @@ The result of each job is in the folder's journal: a later launch continues wher
 """
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.batch_scaling.findings import ScaleFindings, StudyFailed
-from paceline.batch_scaling.folder import SCALE, STUDIES, ScaleFolder, claim_study
+from paceline.batch_scaling.folder import SCALE, STUDIES, ScaleFolder
 from paceline.batch_scaling.mlflow_record import tell_mlflow
 from paceline.batch_scaling.report_page import report_html
 from paceline.batch_scaling.result import ScaleResult
@@ -24,16 +21,12 @@ from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.texts import summary_text
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
-from paceline.bench.job_log import JobLog
-from paceline.bench.mlflow_record import record_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
+from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
 from paceline.cluster.listener import Listener, Stages
-from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
-from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_folder import folder_removed, storage_folder, writable
+from paceline.cluster.run_folder import folder_removed, writable
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.train import close_seconds_of, unsent_text
-from paceline.cluster.unfinished_runs import Intent, intent_of
+from paceline.cluster.unfinished_runs import intent_of
 from paceline.cluster.user_code import with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml, missing_modules
@@ -44,8 +37,7 @@ from paceline.errors import ConfigError
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn, redact
-from paceline.tracking.mlflow_probe import damage_of
-from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
+from paceline.tracking.tracking_uri import is_http
 
 if TYPE_CHECKING:
     from torch import nn
@@ -121,71 +113,31 @@ def with_target(
 
 
 @dataclass(frozen=True)
-class ScaleLaunch:
+class ScaleLaunch(StudyLaunch):
     """The study to work on, and the place where it is measured."""
 
-    intent: Intent
-    address: str | None
-    wait_seconds: float
     verifies: bool
     on_result: Callable[[ScaleResult], object] | None
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Everything that is settled before the first process is started."""
-
-    folder: ScaleFolder
-    log: JobLog
-    uri: str
-    close_seconds: float
 
 
 def _scale(config: ExperimentConfig, launch: ScaleLaunch, listener: Stages, spent: SpentTime) -> ScaleResult:
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
-    storage = storage_folder(config)
-    warn_of_fixed_size(config, "a scale study", listener)
-    if on_cluster(launch.address):
-        require_shared_places(config)
-    else:
-        check_this_machine(config)
-    config = STUDIES.with_weights(config, storage / config.name, launch.intent)
-    uri = tracking_uri(config.tracking, Path.cwd())
-    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_study(config, storage, launch.intent)
-    try:
-        start_creating(uri)
-        with closing(JobLog(claimed.folder.path, config.scaling.num_workers == 0)) as log:
-            place = _Place(claimed.folder, log, uri, close_seconds)
-            with terminating_interrupts():
-                findings = _measure(config, place, launch, listener, spent)
-            with terminating_interrupts():  # Ray has taken SIGTERM for itself
-                result = _result(config, place, findings, listener, spent)
-                if launch.on_result is not None:
-                    launch.on_result(result)
-                with writable(claimed.folder.path):
-                    claimed.folder.write(status="finished", wall_seconds=result.wall_seconds)
-                return result
-    except BaseException as error:
-        with suppress(OSError):
-            is_over = isinstance(error, StudyFailed | ConfigError)
-            claimed.folder.write(status="failed" if is_over else "interrupted")
-            if is_over:
-                shutil.rmtree(claimed.folder.checkpoints, ignore_errors=True)
-        if isinstance(error, KeyboardInterrupt):
-            hint = "--resume in place of --new" if launch.intent == "new" else "the same command"
-            listener.stage(f"interrupted: {hint} resumes {claimed.folder.run_id}")
-        raise
-    finally:
-        claimed.release()
+    with opened_study(config, SCALE, STUDIES, launch, listener, (StudyFailed, ConfigError)) as place:
+        with terminating_interrupts():
+            findings = _measure(place, launch, listener, spent)
+        with terminating_interrupts():  # Ray has taken SIGTERM for itself
+            result = _result(place, findings, listener, spent)
+            if launch.on_result is not None:
+                launch.on_result(result)
+            with writable(place.folder.path):
+                place.folder.write(status="finished", wall_seconds=result.wall_seconds)
+            return result
 
 
-def _measure(
-    config: ExperimentConfig, place: _Place, launch: ScaleLaunch, listener: Stages, spent: SpentTime
-) -> ScaleFindings:
+def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stages, spent: SpentTime) -> ScaleFindings:
+    config, folder, log = place.config, place.folder, place.log
     clock = Clock((config.scale or ScaleConfig()).budget_seconds, 0.0, spent)
-    folder, log = place.folder, place.log
     if log.done:
         listener.stage(f"resuming {folder.run_id}, {log.done[-1].elapsed:.0f} s of whose budget are spent")
     with writable(folder.path):
@@ -195,25 +147,20 @@ def _measure(
         return ScaleStudy(config, resumable, clock, listener, folder.checkpoints, launch.verifies).run()
 
 
-def _result(
-    config: ExperimentConfig, place: _Place, findings: ScaleFindings, listener: Stages, spent: SpentTime
-) -> ScaleResult:
-    folder = place.folder
+def _result(place: StudyPlace[ScaleFolder], findings: ScaleFindings, listener: Stages, spent: SpentTime) -> ScaleResult:
+    config, folder = place.config, place.folder
     if folder.is_removed:
-        raise folder_removed("scale study", folder.path)
+        raise folder_removed(SCALE.noun, folder.path)
     text = recommended_yaml(config, findings)
     with writable(folder.path):
         write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
         if text is not None:
             write_durably(folder.recommended, text.encode())
         write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
-        shutil.rmtree(folder.checkpoints, ignore_errors=True)
-    listener.stage("recording the study in MLflow")
-    record = record_of(config, SCALE, folder.run_id, place.uri)
-    with writable(folder.path):
-        report = tell_mlflow(folder, record, findings, place.close_seconds)
-    if reason := report.error or damage_of(place.uri, report.run_id):
-        listener.event("warning", {"code": "unsent", "message": unsent_text(reason, folder.path)})
+        folder.clear()
+    report = record_study(
+        place, SCALE, listener, lambda record: tell_mlflow(folder, record, findings, place.close_seconds)
+    )
     return ScaleResult(
         scale_id=folder.run_id,
         name=config.name,

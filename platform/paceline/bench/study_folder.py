@@ -39,3 +39,6 @@ class StudyFolder(RunFolder):
     def wall_seconds(self) -> float:
         """Return the duration of the study; 0 where it is not known."""
         return float(self.read().get("wall_seconds", 0.0))
+
+    def clear(self) -> None:
+        """Remove what is not needed once the study has ended."""

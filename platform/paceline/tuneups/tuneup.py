@@ -8,22 +8,18 @@ The result of each job is in the folder's journal: a later launch continues wher
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
-from paceline.bench.mlflow_record import record_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
-from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
-from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_folder import folder_removed, storage_folder, writable
+from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
+from paceline.cluster.run_folder import folder_removed, writable
 from paceline.cluster.signals import terminating_interrupts
-from paceline.cluster.train import close_seconds_of, unsent_text
-from paceline.cluster.unfinished_runs import Intent, intent_of
+from paceline.cluster.unfinished_runs import intent_of
 from paceline.cluster.user_code import with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
@@ -36,10 +32,9 @@ from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn
-from paceline.tracking.mlflow_probe import damage_of
-from paceline.tracking.tracking_uri import is_http, start_creating, tracking_uri
+from paceline.tracking.tracking_uri import is_http
 from paceline.tuneups.course import TuneupCourse, Watcher
-from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder, claim_tuneup
+from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder
 from paceline.tuneups.mlflow_record import tell_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
 from paceline.tuneups.recommended_config import recommended_yaml
@@ -105,60 +100,25 @@ def tuneup(
 
 
 @dataclass(frozen=True)
-class TuneupLaunch:
+class TuneupLaunch(StudyLaunch):
     """The tune-up to work on, and the place where it is measured."""
 
-    intent: Intent
-    address: str | None
-    wait_seconds: float
     on_result: Callable[[TuneupResult], object] | None
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Everything that is settled before the first process is started."""
-
-    folder: TuneupFolder
-    log: JobLog
-    uri: str
-    close_seconds: float
 
 
 def _tuneup(config: ExperimentConfig, launch: TuneupLaunch, listener: Watcher, spent: SpentTime) -> TuneupResult:
     if problems := [*missing_modules(config.model_dump()), *missing_in_techniques(config)]:
         raise ConfigError(problems)
-    storage = storage_folder(config)
-    warn_of_fixed_size(config, "a tune-up", listener)
-    if on_cluster(launch.address):
-        require_shared_places(config)
-    else:
-        check_this_machine(config)
-    config = TUNEUPS.with_weights(config, storage / config.name, launch.intent)
-    uri = tracking_uri(config.tracking, Path.cwd())
-    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
-    claimed = claim_tuneup(config, storage, launch.intent)
-    try:
-        start_creating(uri)
-        with closing(JobLog(claimed.folder.path, config.scaling.num_workers == 0)) as log:
-            prepared = Prepared(claimed.folder, log, uri, close_seconds)
-            with terminating_interrupts():
-                findings = _measure(config, prepared, launch, listener, spent)
-            with terminating_interrupts():  # Ray has taken SIGTERM for itself
-                result = _result(config, prepared, findings, listener, spent)
-                if launch.on_result is not None:
-                    launch.on_result(result)
-                with _not_lost(findings), writable(claimed.folder.path):
-                    claimed.folder.write(status="finished", wall_seconds=result.wall_seconds)
-                return result
-    except BaseException as error:
-        with suppress(OSError):
-            claimed.folder.write(status="failed" if isinstance(error, BaselineFailed) else "interrupted")
-        if isinstance(error, KeyboardInterrupt):
-            hint = "--resume in place of --new" if launch.intent == "new" else "the same command"
-            listener.stage(f"interrupted: {hint} resumes {claimed.folder.run_id}")
-        raise
-    finally:
-        claimed.release()
+    with opened_study(config, TUNEUP, TUNEUPS, launch, listener, (BaselineFailed,)) as place:
+        with terminating_interrupts():
+            findings = _measure(place, launch, listener, spent)
+        with terminating_interrupts():  # Ray has taken SIGTERM for itself
+            result = _result(place, findings, listener, spent)
+            if launch.on_result is not None:
+                launch.on_result(result)
+            with _not_lost(findings), writable(place.folder.path):
+                place.folder.write(status="finished", wall_seconds=result.wall_seconds)
+            return result
 
 
 def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
@@ -175,10 +135,8 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
     return [f"{finding.severity}: {coded(text, finding.rule)}" for finding, text in told]
 
 
-def _measure(
-    config: ExperimentConfig, prepared: Prepared, launch: TuneupLaunch, listener: Watcher, spent: SpentTime
-) -> Findings:
-    folder, log = prepared.folder, prepared.log
+def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Watcher, spent: SpentTime) -> Findings:
+    config, folder, log = place.config, place.folder, place.log
     notes = [*_tell_of_earlier(folder, log, listener), *_lint(config, listener)]
     clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
     with writable(folder.path):
@@ -207,25 +165,20 @@ def _not_lost(findings: Findings) -> Iterator[None]:
         raise EnvironmentFault(told, "findings-not-written", **fields) from fault
 
 
-def _result(
-    config: ExperimentConfig, prepared: Prepared, findings: Findings, listener: Watcher, spent: SpentTime
-) -> TuneupResult:
-    folder = prepared.folder
+def _result(place: StudyPlace[TuneupFolder], findings: Findings, listener: Watcher, spent: SpentTime) -> TuneupResult:
+    config, folder = place.config, place.folder
     text = recommended_yaml(config, findings)
     with _not_lost(findings):
         if folder.is_removed:
-            raise folder_removed("tune-up", folder.path)
-    with _not_lost(findings), writable(folder.path):
-        write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
-        if text is not None:
-            write_durably(folder.recommended, text.encode())
-        write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
-    listener.stage("recording the tune-up in MLflow")
-    record = record_of(config, TUNEUP, folder.run_id, prepared.uri)
-    with _not_lost(findings), writable(folder.path):
-        report = tell_mlflow(folder, record, findings, prepared.close_seconds)
-    if reason := report.error or damage_of(prepared.uri, report.run_id):
-        listener.event("warning", {"code": "unsent", "message": unsent_text(reason, folder.path)})
+            raise folder_removed(TUNEUP.noun, folder.path)
+        with writable(folder.path):
+            write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
+            if text is not None:
+                write_durably(folder.recommended, text.encode())
+            write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
+        report = record_study(
+            place, TUNEUP, listener, lambda record: tell_mlflow(folder, record, findings, place.close_seconds)
+        )
     return TuneupResult(
         tuneup_id=folder.run_id,
         name=config.name,
@@ -237,5 +190,5 @@ def _result(
         wall_seconds=spent.exact,
         mlflow_url=report.url,
         mlflow_run_id=report.run_id,
-        needs_ui=not is_http(prepared.uri),
+        needs_ui=not is_http(place.uri),
     )

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 from paceline.bench.mlflow_record import record_of
+from paceline.bench.study_launch import claim_study
 from paceline.config.experiment import validate
-from paceline.tuneups.folder import claim_tuneup
+from paceline.tuneups.folder import TUNEUPS
 from paceline.tuneups.mlflow_record import tell_mlflow
 from paceline.tuneups.result import findings_json
 from support.browser.played_run import hostile
@@ -21,7 +22,7 @@ def play_tuneup(storage: Path, uri: str) -> tuple[Path, str, str]:
         uri: of a store that is there.
     """
     config = validate({"name": "tuned", "model": {"name": "mlp"}, "data": {"name": "synthetic"}})
-    claimed = claim_tuneup(config, storage)
+    claimed = claim_study(TUNEUPS, config, storage)
     found, folder = findings(hostile("technique")), claimed.folder
     folder.findings.write_text(json.dumps(findings_json(found)))
     folder.recommended.write_text(f"# {hostile('reason')}\nname: tuned\n")

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from paceline import RunResult, compare, list_runs
+from paceline.bench.study_launch import claim_study
 from paceline.cli import run as command
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.runs import comparing
-from paceline.tuneups.folder import claim_tuneup
+from paceline.tuneups.folder import TUNEUPS
 from support.runs.trained_runs import CNN, config, swept, trained
 
 
@@ -72,7 +73,7 @@ def test_runs_are_listed_by_name_and_time(
 def test_sweeps_tune_ups_and_damaged_runs_are_listed(home: Path, tmp_path: Path) -> None:
     shutil.copy(home / "mlflow.db", tmp_path / "mlflow.db")
     sweep = swept(tmp_path, "swept", {"0000": 0.1}, **{**CNN, "trainer": {"epochs": 1}})
-    claimed = claim_tuneup(config(tmp_path, "tuned", **CNN), tmp_path / "runs")
+    claimed = claim_study(TUNEUPS, config(tmp_path, "tuned", **CNN), tmp_path / "runs")
     broken = tmp_path / "runs" / "broken" / "20260101-000000-abcdef"
     broken.mkdir(parents=True)
     (broken / "run.json").write_text("{")

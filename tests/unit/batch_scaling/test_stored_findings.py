@@ -10,8 +10,9 @@ import pytest
 
 from paceline.batch_scaling.critical_batch import CriticalBatch
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings
-from paceline.batch_scaling.folder import ScaleFolder, claim_study
+from paceline.batch_scaling.folder import STUDIES, ScaleFolder
 from paceline.batch_scaling.stored_findings import findings_json, findings_of, stored_report
+from paceline.bench.study_launch import claim_study
 from paceline.cli import run as command
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import STUDY_FILES
@@ -56,7 +57,7 @@ def test_findings_hold_no_secret() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScaleFolder:
     monkeypatch.chdir(tmp_path)
-    claimed = claim_study(toy_config(), tmp_path / "runs")
+    claimed = claim_study(STUDIES, toy_config(), tmp_path / "runs")
     claimed.folder.findings.write_text(json.dumps(findings_json(findings())))
     claimed.folder.recommended.write_text("# the recommended one\nname: toy\n")
     claimed.folder.write(status="finished", wall_seconds=83.0)

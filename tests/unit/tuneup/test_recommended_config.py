@@ -10,11 +10,12 @@ import pytest
 from paceline import load_config
 from paceline.bench.job_log import JobLog
 from paceline.bench.resumable_bench import SpentTime
+from paceline.bench.study_launch import StudyPlace
 from paceline.errors import EnvironmentFault
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.recommended_config import recommended_config, recommended_yaml
-from paceline.tuneups.tuneup import Prepared, _result
+from paceline.tuneups.tuneup import _result
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.findings import EQUIVALENT, technique
@@ -82,7 +83,7 @@ def test_where_the_folder_is_gone_the_error_has_the_findings(tmp_path: Path, gol
     gone = TuneupFolder(tmp_path / "file" / "gone")
     found = replace(findings(CACHE, BATCH), quality=Quality("same"))
     with closing(JobLog(tmp_path, in_process=True)) as log, pytest.raises(EnvironmentFault) as caught:
-        _result(config(), Prepared(gone, log, "", 0.0), found, RecordingListener(), SpentTime(0.0))
+        _result(StudyPlace(config(), gone, log, "", 0.0), found, RecordingListener(), SpentTime(0.0))
     assert caught.value.code == "findings-not-written"
     assert caught.value.fields == {"recommended": found.recommended, "speedup": 5.35}
     golden(str(caught.value))

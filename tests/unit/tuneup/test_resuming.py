@@ -14,10 +14,11 @@ from paceline.bench.clock import Clock
 from paceline.bench.job_log import FILE, Done, JobLog, digest_of
 from paceline.bench.jobs import Answer, Job
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
+from paceline.bench.study_launch import claim_study
 from paceline.cluster.signals import terminating_interrupts
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.tuneups.course import TuneupCourse
-from paceline.tuneups.folder import TUNEUP, claim_tuneup
+from paceline.tuneups.folder import TUNEUP, TUNEUPS
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.stored_findings import findings_json
 from support.toys import toy_config
@@ -210,7 +211,7 @@ def test_a_journal_that_is_damaged_in_the_middle_is_refused(tmp_path: Path, done
 def claimed(home: Path, *, status: str | None = None, begun: bool = True, **options: Any) -> tuple[str, bool]:
     """Claim a tune-up and give it a status; returns its id, and whether it is an earlier one."""
     changes = options.pop("changes", {})
-    found = claim_tuneup(toy_config().with_overrides(changes), home, **options)
+    found = claim_study(TUNEUPS, toy_config().with_overrides(changes), home, **options)
     if begun:
         (found.folder.path / FILE).touch()
     if status is not None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from paceline.bench.study_launch import claim_study
 from paceline.cli import run as command
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import find_run
-from paceline.tuneups.folder import TuneupFolder, claim_tuneup
+from paceline.tuneups.folder import TUNEUPS, TuneupFolder
 from paceline.tuneups.outcome import Findings, Quality
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.stored_findings import findings_json, findings_of, stored_report
@@ -55,7 +56,7 @@ def test_findings_hold_no_secret() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> TuneupFolder:
-    claimed = claim_tuneup(toy_config(), tmp_path / "runs")
+    claimed = claim_study(TUNEUPS, toy_config(), tmp_path / "runs")
     claimed.folder.findings.write_text(json.dumps(findings_json(findings())))
     claimed.folder.recommended.write_text("# the recommended one\nname: toy\n")
     claimed.folder.write(status="finished", wall_seconds=83.0)

@@ -1,0 +1,126 @@
+"""Launch of a study: the checks before it, its folder and journal, and what it leaves there when it ends."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from paceline.bench.job_log import JobLog
+from paceline.bench.jobs import StudyKind
+from paceline.bench.mlflow_record import record_of
+from paceline.bench.study_folder import StudyFolder
+from paceline.cluster.listener import Stages
+from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
+from paceline.cluster.ray_session import on_cluster
+from paceline.cluster.run_folder import storage_folder, writable
+from paceline.cluster.train import close_seconds_of, unsent_text
+from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
+from paceline.config.experiment import ExperimentConfig
+from paceline.tracking.mlflow_probe import damage_of
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.tracking_uri import start_creating, tracking_uri
+from paceline.tracking.upload_cursor import UploadReport
+
+F = TypeVar("F", bound=StudyFolder)
+
+
+@dataclass(frozen=True)
+class StudyLaunch:
+    """The study to work on, and the place where it is measured."""
+
+    intent: Intent
+    address: str | None
+    wait_seconds: float
+
+
+@dataclass(frozen=True)
+class StudyPlace(Generic[F]):
+    """Everything that is settled before the first process is started."""
+
+    config: ExperimentConfig
+    """With the initial weights pinned."""
+    folder: F
+    log: JobLog
+    uri: str
+    close_seconds: float
+
+
+def claim_study(
+    unfinished: Unfinished[F], config: ExperimentConfig, storage: Path, intent: Intent = "continue"
+) -> ClaimedRun[F]:
+    """Continue the newest unfinished study of a kind and of the config's name, or start a new one.
+
+    Raises:
+        EnvironmentFault: the storage is not writable, or a run, sweep or study of this name is running.
+        ConfigError: the unfinished study has another config, or there is none to resume.
+    """
+    return claim(storage / config.name, lambda home: unfinished.choose(home, config, intent))
+
+
+@contextmanager
+def opened_study(
+    config: ExperimentConfig,
+    study: StudyKind,
+    unfinished: Unfinished[F],
+    launch: StudyLaunch,
+    listener: Stages,
+    failures: tuple[type[BaseException], ...],
+) -> Iterator[StudyPlace[F]]:
+    """Check the place, and claim the folder of the newest unfinished study, or of a new one. The body sets the status
+    of one that has finished.
+
+    Args:
+        failures: exceptions of the body after which the study cannot be resumed; after any other it can.
+
+    Raises:
+        EnvironmentFault: the machine, the cluster, the storage or MLflow cannot be used, or a command is at work on
+            the name.
+        ConfigError: the unfinished study has another config, or there is none to resume.
+    """
+    storage = storage_folder(config)
+    warn_of_fixed_size(config, f"a {study.noun}", listener)
+    if on_cluster(launch.address):
+        require_shared_places(config)
+    else:
+        check_this_machine(config)
+    pinned = unfinished.with_weights(config, storage / config.name, launch.intent)
+    uri = tracking_uri(config.tracking, Path.cwd())
+    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
+    claimed = claim_study(unfinished, pinned, storage, launch.intent)
+    try:
+        start_creating(uri)
+        with closing(JobLog(claimed.folder.path, config.scaling.num_workers == 0)) as log:
+            yield StudyPlace(pinned, claimed.folder, log, uri, close_seconds)
+    except BaseException as error:
+        with suppress(OSError):
+            has_failed = isinstance(error, failures)
+            claimed.folder.write(status="failed" if has_failed else "interrupted")
+            if has_failed:
+                claimed.folder.clear()
+        if isinstance(error, KeyboardInterrupt):
+            hint = "--resume in place of --new" if launch.intent == "new" else "the same command"
+            listener.stage(f"interrupted: {hint} resumes {claimed.folder.run_id}")
+        raise
+    finally:
+        claimed.release()
+
+
+def record_study(
+    place: StudyPlace[F], study: StudyKind, listener: Stages, tell: Callable[[RunRecord], UploadReport]
+) -> UploadReport:
+    """Record a study that has ended in MLflow; what cannot be sent is a warning.
+
+    Args:
+        tell: sends the record with what was found out.
+
+    Raises:
+        EnvironmentFault: the folder cannot be written.
+    """
+    listener.stage(f"recording the {study.noun} in MLflow")
+    record = record_of(place.config, study, place.folder.run_id, place.uri)
+    with writable(place.folder.path):
+        report = tell(record)
+    if reason := report.error or damage_of(place.uri, report.run_id):
+        listener.event("warning", {"code": "unsent", "message": unsent_text(reason, place.folder.path)})
+    return report
