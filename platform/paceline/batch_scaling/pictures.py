@@ -28,6 +28,8 @@ PICTURES = {
 _BEYOND = 4.0
 """A critical batch size is marked up to so many times the largest batch that was tried."""
 _CURVE_POINTS = 60
+_MOST_TICKS = 12
+"""Batch sizes that are named at an axis, at the most."""
 _GAP = 4.0
 """A line of noise scales is broken where the next one comes after so many times the usual distance."""
 _RULE_COLORS = {"linear": theme.SERIES[0], "sqrt": theme.SERIES[1], "none": theme.SERIES[2]}
@@ -96,7 +98,7 @@ def _efficiency(findings: ScaleFindings) -> "Picture | None":
                 band = [(size, 0.0, 1.05) for size in sizes_over_training]
                 bands.append(XYBand("critical batch size, range over training", band, theme.QUIET))
     highest = max(1.05, 1.05 * max(value for rules in found.values() for value in rules.values()))
-    axes = XYAxis("global batch size", True, sizes), XYAxis("efficiency", low=0.0, high=highest)
+    axes = XYAxis("global batch size", True, _ticks(sizes)), XYAxis("efficiency", low=0.0, high=highest)
     return xy_chart(PICTURES[EFFICIENCY], axes, curves, points, bands, marks)
 
 
@@ -128,7 +130,10 @@ def _time(findings: ScaleFindings) -> "Picture | None":
         tip = f"recommended: {batch_text(recommended, findings.workers)}"
         points.append(XYPoints(name, [(float(recommended[-1]), seconds)], [tip], _BEST, "*"))
     sizes = sorted({row.global_batch_size for row in findings.table})
-    axes = XYAxis("global batch size (dashed: extrapolated)", True, sizes), XYAxis("seconds to the target", True)
+    axes = (
+        XYAxis("global batch size (dashed: extrapolated)", True, _ticks(sizes)),
+        XYAxis("seconds to the target", True),
+    )
     return xy_chart(PICTURES[TIME], axes, curves, points)
 
 
@@ -200,6 +205,16 @@ def _places(rows: Sequence[ScaleRow]) -> list[tuple[float, float]]:
 def _predicted(row: ScaleRow) -> str:
     named = {"predicted": True, "extrapolated": row.is_extrapolated, "beyond the config's length": not row.is_in_reach}
     return ", ".join([seconds_text(row.seconds), *(name for name, holds in named.items() if holds)])
+
+
+def _ticks(sizes: Sequence[int]) -> list[int]:
+    """Return the batch sizes that are named at the axis: without those so near to another that both would overlap."""
+    least_ratio = (sizes[-1] / sizes[0]) ** (1 / (_MOST_TICKS - 1))
+    ticks: list[int] = []
+    for size in sizes:
+        if not ticks or size >= ticks[-1] * least_ratio:
+            ticks.append(size)
+    return ticks
 
 
 def _spread(low: float, high: float) -> list[float]:

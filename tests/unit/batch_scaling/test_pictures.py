@@ -67,6 +67,15 @@ def test_extrapolated_parts_of_the_time_are_dashed() -> None:
     assert all(is_dashed for (_, color), is_dashed in dashed.items() if color != own)
 
 
+@pytest.mark.parametrize(("sizes", "most"), [([32, 64, 128, 256], 4), (list(range(32, 513, 8)), 12), ([64], 1)])
+def test_batch_sizes_are_named_as_far_as_there_is_room(sizes: list[int], most: int) -> None:
+    table = tuple(replace(findings().table[0], global_batch_size=size, workers=2) for size in sizes)
+    (axes,) = pictures_of(replace(findings(), table=table))[TIME].axes
+    named = [label.get_text() for label in axes.get_xticklabels()]
+    assert named[0] == str(sizes[0])
+    assert min(most, 3) <= len(named) <= most
+
+
 def test_what_was_verified_and_what_is_recommended_are_marked() -> None:
     found = findings()
     shown = legend(pictures_of(found)[TIME].axes[0])
