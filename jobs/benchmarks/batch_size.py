@@ -115,18 +115,27 @@ def best_of(cells: Sequence[Cell]) -> list[Cell]:
     ]
 
 
-def draw(file: Path, cells: Sequence[Cell], predicted: Mapping[int, float], critical: float, target: str) -> None:
-    """Draw the samples to the target over the batch size: of the grid by rule, and as predicted."""
+def draw(
+    file: Path, cells: Sequence[Cell], longest: int, predicted: Mapping[int, float], critical: float, target: str
+) -> None:
+    """Draw the samples to the target over the batch size: of the grid by rule, and as predicted.
+
+    Args:
+        longest: samples of a training; where the target was not reached, a mark is drawn there.
+    """
     from paceline.reports import theme
     from paceline.reports.xy_chart import XYAxis, XYCurve, XYMark, XYPoints, xy_chart
 
     curves = [XYCurve("predicted by scale", sorted(predicted.items()), theme.QUIET, is_dashed=True)]
     points = []
-    for rule, color in zip(RULES, theme.SERIES, strict=False):
-        places = [(cell.size, cell.median) for cell in cells if cell.rule == rule and cell.median is not None]
+    for number, (rule, color) in enumerate(zip(RULES, theme.SERIES, strict=False)):
+        own = [cell for cell in cells if cell.rule == rule]
+        places = [(cell.size, cell.median) for cell in own if cell.median is not None]
+        missed = [(cell.size, longest * 1.04**number) for cell in own if cell.median is None]
         curves.append(XYCurve("", places, color))
         points.append(XYPoints(f"grid, {rule}", places, [""] * len(places), color))
-    sizes = sorted({cell.size for cell in cells} & ({*predicted} | {cell.size for cell in cells if cell.median}))
+        points.append(XYPoints(f"{rule}, not reached", missed, [""] * len(missed), color, "^"))
+    sizes = sorted({cell.size for cell in cells})
     axes = XYAxis("global batch size", True, sizes), XYAxis(f"samples to {target}", True)
     marks = [XYMark(f"predicted critical batch size, {critical:,.0f}", critical)]
     file.write_bytes(xy_chart("Samples to the target over the batch size", axes, curves, points, [], marks).png())
@@ -177,7 +186,7 @@ def measure_grid(
         Target("samples spent over those of the grid", exactly(found.samples_spent / spent), MOST_SHARE),
     ]
     if picture is not None:
-        draw(picture, grid, predicted, ours, found.target.text)
+        draw(picture, grid, plan.samples, predicted, ours, found.target.text)
     notes = [
         f"target {found.target.text}; critical batch size {ours:,.0f}, of the grid {critical:,.0f}",
         f"learning-rate rules: {found.rules.text}",

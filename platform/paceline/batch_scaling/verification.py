@@ -99,13 +99,13 @@ class _Trained:
 def verify(
     plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings, candidates: Sequence[Candidate]
 ) -> ScaleFindings:
-    """Train candidates to the target until one is surely faster than the config as it is.
+    """Train candidates to the target until one reaches it with each seed, and tell whether it is surely faster than the
+    config as it is.
 
     Args:
         candidates: the most promising one first, at most as many as there are `LEVELS`.
     """
     own = _Trained(plan.own_candidate, dict(found.own_samples))
-    compared: list[tuple[Verification, Verification]] = []
     tried: list[_Trained] = []
     for candidate, level in zip(candidates, LEVELS, strict=False):
         listener.stage(f"training {candidate.text} to the target, beside the config as it is")
@@ -124,32 +124,43 @@ def verify(
         if isinstance(seconds, str):
             jobs.notes.append(f"{candidate.text} is not recommended: {seconds}")
             continue
-        compared.append((own.result(seconds), other.result(seconds)))
-        speedup = speedup_of(*compared[-1], plan.evaluation_steps * plan.own_batch_size)
-        if speedup.lower_limit(level) > 1:
-            found = replace(
-                found,
-                recommended=plan.overrides_of(candidate),
-                predicted_seconds=candidate.seconds,
-                speedup=speedup.estimate,
-                speedup_interval=speedup.interval,
-            )
-            break
-        low, high = speedup.interval
-        jobs.notes.append(
-            f"{candidate.text} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) over "
-            f"{len(plan.seeds)} seeds is not surely faster; more seeds (scale.seeds) would tell"
+        found = _compared(plan, jobs, found, (own.result(seconds), other.result(seconds)), candidate, level)
+        break  # the next one is predicted to gain less
+    return _corrected(found, plan, own, tried)
+
+
+def _compared(
+    plan: StudyPlan,
+    jobs: StudyJobs,
+    found: ScaleFindings,
+    results: tuple[Verification, Verification],
+    candidate: Candidate,
+    level: float,
+) -> ScaleFindings:
+    """Recommend a candidate if it is surely faster.
+
+    Args:
+        results: of the config as it is, and of the candidate.
+        level: chance to recommend it though it is not.
+    """
+    own, other = results
+    found = replace(found, own_seconds=own.seconds, measured_seconds=own.seconds, verifications=results)
+    speedup = speedup_of(own, other, plan.evaluation_steps * plan.own_batch_size)
+    if speedup.lower_limit(level) > 1:
+        return replace(
+            found,
+            recommended=plan.overrides_of(candidate),
+            predicted_seconds=candidate.seconds,
+            measured_seconds=other.seconds,
+            speedup=speedup.estimate,
+            speedup_interval=speedup.interval,
         )
-    return _corrected(_with_times(found, compared), plan, own, tried)
-
-
-def _with_times(found: ScaleFindings, compared: Sequence[tuple[Verification, Verification]]) -> ScaleFindings:
-    if not compared:
-        return found
-    own, last = compared[-1]
-    measured = last if found.recommended else own
-    verifications = (own, *(other for _, other in compared))
-    return replace(found, own_seconds=own.seconds, measured_seconds=measured.seconds, verifications=verifications)
+    low, high = speedup.interval
+    jobs.notes.append(
+        f"{candidate.text} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) over "
+        f"{len(plan.seeds)} seeds is not surely faster; more seeds (scale.seeds) would tell"
+    )
+    return found
 
 
 def _corrected(found: ScaleFindings, plan: StudyPlan, own: _Trained, tried: Sequence[_Trained]) -> ScaleFindings:
