@@ -3,7 +3,7 @@
 from math import isfinite
 
 from paceline.batch_scaling.findings import ScaleFindings
-from paceline.batch_scaling.texts import seconds_text, summary_text
+from paceline.batch_scaling.texts import count_text, range_text, seconds_text, summary_text
 from paceline.config.overrides import override_texts
 from paceline.reports.page import Tile
 from paceline.reports.text import counted
@@ -48,15 +48,16 @@ def tiles(findings: ScaleFindings) -> list[Tile]:
         own = "" if findings.own_seconds is None else f", {seconds_text(findings.own_seconds)} as it is"
         found.append(Tile("time to the target", seconds_text(seconds), f"{how}{own}"))
     if critical is not None and isfinite(critical.size):
-        high_text = f"{critical.high:,.0f}" if isfinite(critical.high) else "no limit"
-        spread = f"{critical.low:,.0f} to {high_text} over training" if len(critical.by_samples) > 1 else "samples"
-        found.append(Tile("critical batch size", f"{critical.size:,.0f}", spread))
+        has_range = len(critical.by_samples) > 1
+        spread = f"{range_text(critical.low, critical.high)} over training" if has_range else "samples"
+        found.append(Tile("critical batch size", count_text(critical.size), spread))
     elif critical is not None:
         found.append(Tile("critical batch size", "not reached", "larger than any batch that was tried"))
     if findings.noise and isfinite(findings.noise[-1].value):
         last = findings.noise[-1]
-        end = "no limit" if last.high is None else f"{last.high:,.0f}"
-        found.append(Tile("noise scale at the end", f"{last.value:,.0f}", f"95 % CI {last.low:,.0f} to {end}"))
+        found.append(
+            Tile("noise scale at the end", count_text(last.value), f"95 % CI {range_text(last.low, last.high)}")
+        )
     if findings.branches:
         rule, size = findings.rules.by_size[0][1], findings.rules.holds_to
         found.append(Tile("learning-rate rule", rule, f"up to a batch of {size:,}"))

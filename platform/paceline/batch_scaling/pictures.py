@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paceline.batch_scaling.critical_batch import efficiencies, expected_efficiency
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
-from paceline.batch_scaling.texts import batch_text, recommended_sizes, seconds_text, start_text
+from paceline.batch_scaling.texts import batch_text, count_text, recommended_sizes, seconds_text, start_text
 from paceline.reports import theme
 from paceline.reports.drawing import tried
 from paceline.reports.page import Chart, drawn_chart
@@ -92,7 +92,7 @@ def _efficiency(findings: ScaleFindings) -> "Picture | None":
         places = [(size, expected_efficiency(size, own, critical.size)) for size in _spread(own, end)]
         curves.append(XYCurve("the trade-off fitted to the branches", places, theme.QUIET))
         if is_near:
-            marks.append(XYMark(f"critical batch size, {critical.size:,.0f}", critical.size))
+            marks.append(XYMark(f"critical batch size, {count_text(critical.size)}", critical.size))
             sizes_over_training = [size for size in (critical.low, critical.high) if isfinite(size)]
             if len(set(sizes_over_training)) == 2 and critical.high <= _BEYOND * sizes[-1]:
                 band = [(size, 0.0, 1.05) for size in sizes_over_training]
@@ -162,7 +162,7 @@ def _noise(findings: ScaleFindings) -> "Picture | None":
         bands.append(XYBand("" if number else "its 95 % interval", band, theme.SERIES[0]))
     points = []
     if critical:
-        tips = [f"{size:,.0f} {start_text(round(samples))}" for samples, size in critical]
+        tips = [f"{count_text(size)} {start_text(round(samples))}" for samples, size in critical]
         points.append(XYPoints("critical batch size, from branches", critical, tips, theme.SERIES[1], "D"))
     axes = XYAxis("samples trained on"), XYAxis("samples of a batch", True, low=low, high=high)
     return xy_chart(

@@ -64,9 +64,18 @@ def critical_text(critical: CriticalBatch | None) -> str:
     if not isfinite(critical.size):
         return "larger than any batch that was tried"
     if len(critical.by_samples) == 1:
-        return f"{critical.size:,.0f} samples"
-    high = f"{critical.high:,.0f}" if isfinite(critical.high) else "no limit"
-    return f"{critical.size:,.0f} samples ({critical.low:,.0f} to {high} over training)"
+        return f"{count_text(critical.size)} samples"
+    return f"{count_text(critical.size)} samples ({range_text(critical.low, critical.high)} over training)"
+
+
+def range_text(low: float, high: float | None) -> str:
+    """Return `310 to 560`, or `310 to no limit`."""
+    return f"{count_text(low)} to {count_text(high) if high is not None and isfinite(high) else 'no limit'}"
+
+
+def count_text(value: float) -> str:
+    """Return samples without a fraction, unless they are few: `1,024`, `0.13`."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def noise_text(findings: ScaleFindings) -> str:
@@ -74,8 +83,7 @@ def noise_text(findings: ScaleFindings) -> str:
     if not findings.noise:
         return ""
     last = findings.noise[-1]
-    high = "no limit" if last.high is None else f"{last.high:,.0f}"
-    return f"{last.value:,.0f} samples (95 % CI {last.low:,.0f} to {high})"
+    return f"{count_text(last.value)} samples (95 % CI {range_text(last.low, last.high)})"
 
 
 def time_text(findings: ScaleFindings) -> str:

@@ -12,6 +12,7 @@ from paceline.batch_scaling.findings import ScaleFindings
 from paceline.batch_scaling.mlflow_record import note_of
 from paceline.batch_scaling.report_page import report_html
 from paceline.batch_scaling.result import ScaleResult
+from paceline.batch_scaling.texts import count_text
 from support.batch_scaling.findings import GROWING, OWN, SIZES, findings
 from support.reports.page import Node, page_from, parsed, sections
 from support.toys import toy_config
@@ -79,6 +80,13 @@ def test_a_critical_batch_size_beyond_all_is_not_written_as_a_number() -> None:
     shown = {tile.label: tile.figure for tile in tiles(found)}
     assert shown["critical batch size"] == "not reached"
     assert "inf" not in page_of(found).one("main").text.split()
+
+
+def test_a_critical_batch_size_below_one_sample_is_not_written_as_none() -> None:
+    assert (count_text(0.125), count_text(39.6), count_text(1024.0)) == ("0.12", "40", "1,024")
+    found = replace(findings(), critical=CriticalBatch(0.125, 0.125, 420.0, ((0, 420.0), (4_000, 0.125))))
+    shown = {tile.label: (tile.figure, tile.note) for tile in tiles(found)}
+    assert shown["critical batch size"] == ("0.12", "0.12 to 420 over training")
 
 
 def test_a_batch_size_that_grows_marks_each_of_its_sizes() -> None:
