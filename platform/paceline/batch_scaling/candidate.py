@@ -59,6 +59,7 @@ def growing_candidate(
     own_batch_size: int,
     samples_to_target: int,
     step_seconds: Mapping[int, float],
+    most_samples: float,
 ) -> Candidate | None:
     """Return the schedule with the fastest batch size for each stretch between the points where the critical one was
     measured; None where that is the same for all.
@@ -66,18 +67,26 @@ def growing_candidate(
     Args:
         samples_to_target: with the config's own batch.
         step_seconds: as measured, by the batch sizes that are considered.
+        most_samples: of the config's length of training: where the schedule would take more, its largest batch size is
+            left out.
     """
-    chosen: list[tuple[int, float]] = []
-    seconds, largest = 0.0, 0
-    for length, here in stretches(critical.by_samples, samples_to_target):
-        samples = {
-            size: length / expected_efficiency(size, own_batch_size, here) for size in step_seconds if size >= largest
-        }
-        largest = min(samples, key=lambda size: samples[size] / size * step_seconds[size])
-        seconds += samples[largest] / largest * step_seconds[largest]
-        chosen.append((largest, samples[largest]))
-    stages = _stages(chosen)
-    return Candidate(stages, rules.at(largest), seconds) if len(stages) > 1 else None
+    lengths = stretches(critical.by_samples, samples_to_target)
+    for most in sorted(step_seconds, reverse=True):
+        chosen: list[tuple[int, float]] = []
+        seconds, largest = 0.0, 0
+        for length, here in lengths:
+            samples = {
+                size: length / expected_efficiency(size, own_batch_size, here)
+                for size in step_seconds
+                if largest <= size <= most
+            }
+            largest = min(samples, key=lambda size: samples[size] / size * step_seconds[size])
+            seconds += samples[largest] / largest * step_seconds[largest]
+            chosen.append((largest, samples[largest]))
+        if sum(samples for _, samples in chosen) <= most_samples:
+            stages = _stages(chosen)
+            return Candidate(stages, rules.at(largest), seconds) if len(stages) > 1 else None
+    return None
 
 
 def _stages(chosen: Sequence[tuple[int, float]]) -> tuple[BatchStage, ...]:

@@ -167,7 +167,7 @@ class ScaleStudy:
             return None
         step_seconds = {row.global_batch_size: row.seconds / row.steps for row in here}
         return growing_candidate(
-            *(found.critical, found.rules, plan.own_batch_size, found.samples_to_target), step_seconds
+            found.critical, found.rules, plan.own_batch_size, found.samples_to_target, step_seconds, plan.samples
         )
 
 
