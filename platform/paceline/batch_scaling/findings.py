@@ -113,7 +113,7 @@ class ScaleFindings:
     knee: ScaleRow | None
     """The smallest batch whose time is within a tenth of the fastest's."""
     recommended: Mapping[str, Any] = field(default_factory=dict)
-    """Overrides of the config; empty where it is best as it is."""
+    """Overrides of the config; empty where no larger batch was surely faster, or predicted to be."""
     predicted_seconds: float | None = None
     """To the target with the recommendation; of the config as it is where nothing is recommended."""
     measured_seconds: float | None = None

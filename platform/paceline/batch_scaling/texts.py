@@ -45,6 +45,8 @@ def summary_text(findings: ScaleFindings) -> str:
     """Return the answer in a sentence."""
     if findings.undecided:
         return f"not decided: {findings.undecided}"
+    if not findings.recommended and findings.verifications:
+        return f"no larger batch was surely faster than the config's own of {findings.own_batch_size:,}"
     if not findings.recommended:
         return f"the config is best as it is, with a batch of {findings.own_batch_size:,}"
     rule = findings.recommended["optimizer.lr_scaling"]

@@ -15,6 +15,7 @@ from paceline.batch_scaling.preview import ScalePreview
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.target import target_of
+from paceline.batch_scaling.texts import summary_text
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Answer, Job
 from paceline.cluster.listener import SilentListener
@@ -278,6 +279,7 @@ def test_a_prediction_that_does_not_hold_is_not_recommended() -> None:
     own, doubled = found.verifications
     assert doubled.seconds > own.seconds
     assert found.recommended == {}
+    assert "surely" in summary_text(found)
     assert found.measured_seconds == found.own_seconds
 
 
