@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 from support import leaks
 from support.golden import GoldenPlugin
 

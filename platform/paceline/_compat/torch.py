@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from paceline._compat.private_names import required
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 
 PRIVATE = (
     "torch._C._clear_DTensor_sharding_propagator_cache",

@@ -7,7 +7,7 @@ from paceline.bench.jobs import Answer, Job, StudyKind, gave_up
 from paceline.cluster.separate_process import SeparateProcess, answer
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault, PacelineError
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 
 
 def do_in_fresh_process(job: Job, config: ExperimentConfig, device: str, study: StudyKind) -> Answer:

@@ -10,7 +10,7 @@ from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import first_interrupt_calls
 from paceline.cluster.train_launch import TrainLaunch, closing_status, counting, worker_spec
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 
 FINAL_REPORT_SECONDS = 2.0
 """How long a command that has to end at once waits for its last metrics to be written down."""

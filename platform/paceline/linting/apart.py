@@ -6,7 +6,7 @@ from typing import Any
 from paceline.cluster.separate_process import SeparateProcess, TookTooLong, answer, at_most
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 from paceline.linting.finding import Finding
 
 TIMEOUT_SECONDS = 120.0

@@ -7,7 +7,7 @@ from typing import Any
 from paceline.cluster.separate_process import SeparateProcess, answer, at_most
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import PacelineError
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 
 TIMEOUT_SECONDS = 1800.0
 BEFORE_HOPPER = 8_519_680

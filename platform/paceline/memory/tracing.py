@@ -28,6 +28,7 @@ from paceline.engine.seeding import StepSeeds
 from paceline.engine.strategy import Strategy
 from paceline.engine.trial_steps import uncompiled
 from paceline.errors import ConfigError, Problem
+from paceline.garbage_collection import collector_paused
 from paceline.memory.exchange import Buckets
 from paceline.memory.fakes import on_fakes, without_data
 from paceline.memory.kernels import Kernels
@@ -88,7 +89,7 @@ def trace(
     Raises:
         Exception: whatever the user's code raises where it meets tensors without data.
     """
-    with _model_of(config, how) as task, _without_collections():
+    with _model_of(config, how) as task, collector_paused():
         traced = _after_first_step(config, task)
         if step.accumulates and not traced.aside:
             for parameter in traced.parameters:
@@ -158,18 +159,6 @@ def _build(config: ExperimentConfig) -> Task:
             [Problem("manual-optimization", reason, "task", hint="measure the memory in a short training")]
         )
     return task
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Let nothing go at a random moment."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _after_first_step(config: ExperimentConfig, task: Task) -> Traced:

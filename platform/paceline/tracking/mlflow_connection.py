@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paceline._compat.mlflow import forget_database
 from paceline.errors import EnvironmentFault
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 from paceline.private_files import make_folder
 from paceline.redaction import redact
 from paceline.tracking import metrics

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from paceline.large_imports import collector_paused
+from paceline.garbage_collection import collector_paused
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
