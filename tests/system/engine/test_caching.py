@@ -17,6 +17,7 @@ from paceline.engine.order import DataOrder, MicroBatch
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
 from support.engine.cached_sets import CPU, DATA, FOR_MEMORY_ONLY, SEED, Drawing, assert_same, batches_of
+from support.refusals import refused
 from support.toys import Points, fit, net_with_dropout_and_norm, points, toy_config
 
 
@@ -61,9 +62,8 @@ def test_each_sample_is_loaded_once() -> None:
 
 
 def test_a_random_sample_is_refused() -> None:
-    with pytest.raises(UnusableCode) as caught:
-        cached(SeededFetcher(Drawing("numpy"), SEED), "memory", CPU, 1)
-    assert caught.value.code == "random-sample"
+    refusal = refused(UnusableCode, cached, SeededFetcher(Drawing("numpy"), SEED), "memory", CPU, 1)
+    assert refusal.code == "random-sample"
     assert_no_process_is_left()
 
 

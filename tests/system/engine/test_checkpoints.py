@@ -15,6 +15,7 @@ from paceline.engine.failure import describe
 from paceline.engine.manifest import verify
 from paceline.engine.outcome import CheckpointLost
 from paceline.engine.reporter import MemoryReporter
+from support.refusals import refused
 from support.toys import fit, toy_config
 
 EVERY_4 = {"every_n_steps": 4, "keep": 3}
@@ -78,11 +79,10 @@ def test_a_disk_that_stays_full_loses_only_the_end(small_disk: Path, golden: Any
     reporter = Filling(small_disk, fill_at=5, frees=False)
     folder = small_disk / "checkpoints"
     trainer = build_trainer(toy_config(checkpoint=EVERY_4), DistContext.current(), reporter, folder)
-    with pytest.raises(CheckpointLost) as caught:
-        trainer.fit()
-    assert (caught.value.code, caught.value.fields) == ("checkpoint-lost", {"step": 12, "newest": "step-4"})
-    assert describe(caught.value, 0).kind == "full_disk"  # a sweep leaves the trial for later
-    golden(str(caught.value))
+    refusal = refused(CheckpointLost, trainer.fit)
+    assert (refusal.code, refusal.fields) == ("checkpoint-lost", {"step": 12, "newest": "step-4"})
+    assert describe(refusal, 0).kind == "full_disk"  # a sweep leaves the trial for later
+    golden(str(refusal))
     assert steps_in(folder) == {"step-4"}
     assert verify(folder / "step-4") == 4
     assert read_checkpoint(folder / "step-4").values["position"]["step"] == 4

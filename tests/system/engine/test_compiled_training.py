@@ -22,6 +22,7 @@ from paceline.engine.memory_budget import KeepRandom
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, UnusableCode
 from paceline.tasks.base import TaskOutput
+from support.refusals import refused
 from support.toys import CLASSES, FEATURES, fit, net, toy_config
 
 
@@ -174,18 +175,15 @@ class Wrong(nn.Module):
 def test_an_error_of_the_users_own_stays_one() -> None:
     reporter = MemoryReporter()
     wrong = config(trainer__compile="default", model__path=lambda: nn.Sequential(nn.Linear(FEATURES, 3), Wrong()))
-    with pytest.raises(UnusableCode) as caught:
-        build_trainer(wrong, DistContext.current(), reporter)
-    assert caught.value.code == "wrong-output"
+    assert refused(UnusableCode, build_trainer, wrong, DistContext.current(), reporter).code == "wrong-output"
     assert warnings(reporter) == []
 
 
 def test_a_model_without_blocks_is_refused(golden: Any) -> None:
     changes = {"model__path": lambda: nn.Linear(FEATURES, CLASSES), "trainer__compile_scope": "blocks"}
-    with pytest.raises(ConfigError) as caught:
-        fit(config(trainer__compile="default", **changes))
-    assert [(each.code, each.key) for each in caught.value.problems] == [("no-blocks", "trainer.compile_scope")]
-    golden(str(caught.value))
+    refusal = refused(ConfigError, fit, config(trainer__compile="default", **changes))
+    assert [(each.code, each.key) for each in refusal.problems] == [("no-blocks", "trainer.compile_scope")]
+    golden(str(refusal))
 
 
 # Nothing is left for the next trainer

@@ -12,6 +12,7 @@ from paceline.engine.rebuilding import rebuild
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, UnusableCode
 from paceline.tasks.base import TaskOutput
+from support.refusals import refused
 from support.toys import PointsTask, built, fit, net_with_dropout_and_norm, points, toy_config
 
 
@@ -160,9 +161,7 @@ class Unsaveable(Callback):
 def test_a_fault_in_a_callback_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="mine"):
         fit(with_callbacks(Faulty()), checkpoints=tmp_path)
-    with pytest.raises(UnusableCode) as caught:
-        fit(with_callbacks(Unsaveable()), checkpoints=tmp_path)
-    assert caught.value.code == "state-not-saveable"
+    assert refused(UnusableCode, fit, with_callbacks(Unsaveable()), checkpoints=tmp_path).code == "state-not-saveable"
 
 
 def containing_itself() -> list[Any]:
@@ -175,9 +174,7 @@ def containing_itself() -> list[Any]:
 def test_a_state_that_cannot_be_written_is_refused(value: Any, tmp_path: Path) -> None:
     callback = Callback()
     callback.state_dict = lambda: {"value": value}  # type: ignore[method-assign]
-    with pytest.raises(UnusableCode) as caught:
-        fit(with_callbacks(callback), checkpoints=tmp_path)
-    assert caught.value.code == "state-not-saveable"
+    assert refused(UnusableCode, fit, with_callbacks(callback), checkpoints=tmp_path).code == "state-not-saveable"
 
 
 HOOKS = ["setup", "load_state_dict", "on_train_start", "on_step_end", "on_train_end", "state_dict", "close"]
@@ -208,12 +205,9 @@ def test_an_error_in_close_does_not_hide_the_one_before() -> None:
 
 
 def test_what_is_no_callback_is_refused() -> None:
-    with pytest.raises(UnusableCode) as caught:
-        built(with_callbacks({"path": dict}))
-    assert caught.value.code == "not-a-callback"
-    with pytest.raises(ConfigError) as refused:
-        with_callbacks({"name": "early_stoping", "monitor": "val/loss"})
-    assert [(each.code, each.key) for each in refused.value.problems] == [("unknown-component", "callbacks.0.name")]
+    assert refused(UnusableCode, built, with_callbacks({"path": dict})).code == "not-a-callback"
+    refusal = refused(ConfigError, with_callbacks, {"name": "early_stoping", "monitor": "val/loss"})
+    assert [(each.code, each.key) for each in refusal.problems] == [("unknown-component", "callbacks.0.name")]
 
 
 EARLY = {"name": "early_stopping", "monitor": "val/loss", "patience": 2, "min_delta": 10.0}
@@ -244,9 +238,8 @@ def test_a_run_that_stops_early_at_the_step_of_an_interruption_is_finished(tmp_p
 
 
 def test_early_stopping_needs_its_metric() -> None:
-    with pytest.raises(UnusableCode) as caught:
-        fit(with_callbacks({**EARLY, "monitor": "val/los"}))
-    assert (caught.value.code, caught.value.fields["metric"]) == ("no-such-metric", "val/los")
+    refusal = refused(UnusableCode, fit, with_callbacks({**EARLY, "monitor": "val/los"}))
+    assert (refusal.code, refusal.fields["metric"]) == ("no-such-metric", "val/los")
 
 
 class Weightless(PointsTask):
@@ -266,9 +259,8 @@ def test_an_evaluation_without_metrics_cannot_be_monitored(
 ) -> None:
     config = toy_config(**monitoring, **nothing, trainer__evaluate_every_n_steps=2)
     trainer = built(config)
-    with pytest.raises(UnusableCode) as caught:
-        trainer.fit()
-    assert (caught.value.code, caught.value.fields["reported"], len(trainer.state.task.seen)) == (
+    refusal = refused(UnusableCode, trainer.fit)
+    assert (refusal.code, refusal.fields["reported"], len(trainer.state.task.seen)) == (
         "no-such-metric",
         [],
         steps,
@@ -409,8 +401,7 @@ def test_a_hook_asks_for_a_control_or_for_nothing(hook: str, answer: Any, golden
 
     ask.__qualname__ = f"Asking.{hook}"
     setattr(Asking, hook, ask)
-    with pytest.raises(UnusableCode) as caught:
-        fit(with_callbacks(Asking()))
-    assert caught.value.code == "not-a-control"
-    assert caught.value.fields == {"hook": f"Asking.{hook}", "returned": type(answer).__name__}
-    golden(str(caught.value))
+    refusal = refused(UnusableCode, fit, with_callbacks(Asking()))
+    assert refusal.code == "not-a-control"
+    assert refusal.fields == {"hook": f"Asking.{hook}", "returned": type(answer).__name__}
+    golden(str(refusal))

@@ -10,6 +10,7 @@ from torch.utils.data import WeightedRandomSampler, random_split
 
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
+from support.refusals import refused
 from support.toys import Points, built, fit, toy_config
 
 
@@ -91,9 +92,7 @@ def test_a_sampler_gives_the_order_and_resumes(tmp_path: Path) -> None:
     "returned", [{"train": Points(3)}, {"train": Points(3), "validation": Points(3), "tests": 1}, Points(3), 3]
 )
 def test_something_else_is_refused(returned: Any) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        built(toy_config(data__path=lambda: returned))
-    assert caught.value.code == "not-two-sets"
+    assert refused(UnusableCode, built, toy_config(data__path=lambda: returned)).code == "not-two-sets"
 
 
 class Ids:
@@ -122,9 +121,7 @@ class Ids:
 )
 def test_a_sampler_gives_as_many_whole_numbers_as_it_says(ids: Any, code: str) -> None:
     data = {"train": Points(96), "validation": Points(30), "sampler": Ids(ids)}
-    with pytest.raises(UnusableCode) as caught:
-        fit(toy_config(data__path=lambda: data))
-    assert caught.value.code == code
+    assert refused(UnusableCode, fit, toy_config(data__path=lambda: data)).code == code
 
 
 @pytest.mark.parametrize(
@@ -132,6 +129,4 @@ def test_a_sampler_gives_as_many_whole_numbers_as_it_says(ids: Any, code: str) -
 )
 def test_a_mapping_with_unusable_parts_is_refused(wrong: Any) -> None:
     data = {"train": Points(96), "validation": Points(30), **wrong}
-    with pytest.raises(UnusableCode) as caught:
-        fit(toy_config(data__path=lambda: data))
-    assert caught.value.code == "bad-data-part"
+    assert refused(UnusableCode, fit, toy_config(data__path=lambda: data)).code == "bad-data-part"

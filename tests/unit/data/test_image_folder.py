@@ -9,6 +9,7 @@ from PIL import Image
 
 from paceline.data.image_folder import ImageFolderConfig
 from paceline.errors import EnvironmentFault
+from support.refusals import refused
 
 
 def write(root: Path, part: str, classes: dict[str, tuple[int, int, int]], mode: str = "RGB") -> None:
@@ -65,7 +66,6 @@ def test_folders_that_do_not_fit_are_an_environment_fault(
 ) -> None:
     write(tmp_path, "train", CLASSES)
     write(tmp_path, "val", validation)
-    with pytest.raises(EnvironmentFault) as caught:
-        ImageFolderConfig(name="image_folder", root=str(tmp_path)).build()
-    assert caught.value.code == code
-    golden(str(caught.value))
+    refusal = refused(EnvironmentFault, ImageFolderConfig(name="image_folder", root=str(tmp_path)).build)
+    assert refusal.code == code
+    golden(str(refusal))

@@ -8,6 +8,7 @@ import torch
 
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault
+from support.refusals import refused
 
 
 def build(**fields: Any) -> Any:
@@ -49,9 +50,8 @@ def test_a_pattern_is_coarse_enough_for_convolutions() -> None:
 
 def test_more_than_the_memory_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=2**30))
-    with pytest.raises(EnvironmentFault) as caught:
-        build(shape=[2**20], num_samples=400, num_validation_samples=102)
-    assert caught.value.code == "data-too-large"
-    assert caught.value.fields["needed_gib"] == pytest.approx(2.0, rel=0.05)
-    assert caught.value.fields["available_gib"] == 1.0
+    refusal = refused(EnvironmentFault, build, shape=[2**20], num_samples=400, num_validation_samples=102)
+    assert refusal.code == "data-too-large"
+    assert refusal.fields["needed_gib"] == pytest.approx(2.0, rel=0.05)
+    assert refusal.fields["available_gib"] == 1.0
     build(num_samples=30)

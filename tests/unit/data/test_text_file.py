@@ -14,6 +14,7 @@ from paceline.data._text_file import TextWindows
 from paceline.data.text_file import TextFileConfig
 from paceline.engine.loading import SlicedDataset
 from paceline.errors import EnvironmentFault
+from support.refusals import refused
 
 IGNORED = -100
 
@@ -106,9 +107,7 @@ def test_the_default_has_the_sizes_that_it_says() -> None:
 
 
 def code_of(action: Any) -> str:
-    with pytest.raises(EnvironmentFault) as caught:
-        action()
-    return caught.value.code
+    return refused(EnvironmentFault, action).code
 
 
 @pytest.mark.parametrize("name", ["no.txt", ".", "a" * 300])

@@ -17,6 +17,7 @@ from paceline.data import _torchvision
 from paceline.data._torchvision_sets import PHOTOS, SMALL, TorchvisionSource
 from paceline.data.torchvision import PhotoTorchvisionConfig, SmallTorchvisionConfig
 from paceline.errors import EnvironmentFault
+from support.refusals import refused
 
 SETS = {**SMALL, **PHOTOS}
 
@@ -123,9 +124,8 @@ def test_a_set_in_one_piece_keeps_a_fifth_for_validation(monkeypatch: pytest.Mon
 
 
 def test_missing_files_are_an_environment_fault_that_names_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentFault) as caught:
-        SmallTorchvisionConfig(name="MNIST", root=str(tmp_path), download=False).build()
-    assert (caught.value.code, caught.value.fields) == ("data-missing", {"folder": str(tmp_path)})
+    refusal = refused(EnvironmentFault, SmallTorchvisionConfig(name="MNIST", root=str(tmp_path), download=False).build)
+    assert (refusal.code, refusal.fields) == ("data-missing", {"folder": str(tmp_path)})
 
 
 class Downloading:
@@ -158,7 +158,6 @@ def test_a_failed_download_is_an_environment_fault(
         raise OSError("no route to host")
 
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", fail)
-    with pytest.raises(EnvironmentFault) as caught:
-        SmallTorchvisionConfig(name="CIFAR10", root=str(tmp_path)).build()
-    assert caught.value.code == "data-missing"
-    golden(str(caught.value))
+    refusal = refused(EnvironmentFault, SmallTorchvisionConfig(name="CIFAR10", root=str(tmp_path)).build)
+    assert refusal.code == "data-missing"
+    golden(str(refusal))

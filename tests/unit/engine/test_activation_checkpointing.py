@@ -14,6 +14,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from paceline.engine.activation_checkpointing import apply_activation_checkpointing, keep_slow
 from paceline.errors import ConfigError
 from paceline.models._mlp import MLP
+from support.refusals import refused
 from support.sentences import tiny_gpt
 
 
@@ -202,7 +203,6 @@ def test_blocks_are_found_or_named_by_patterns(
 def test_a_model_without_such_blocks_is_refused(
     model: Callable[[], nn.Module], patterns: tuple[str, ...], code: str, golden: Any
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        apply_activation_checkpointing(model(), "full", patterns)
-    assert [problem.code for problem in caught.value.problems] == [code]
-    golden(str(caught.value))
+    refusal = refused(ConfigError, apply_activation_checkpointing, model(), "full", patterns)
+    assert [problem.code for problem in refusal.problems] == [code]
+    golden(str(refusal))

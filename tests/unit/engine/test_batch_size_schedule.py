@@ -11,6 +11,7 @@ from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError
+from support.refusals import refused
 from support.streams import stream
 from support.toys import Points, fit, net, points, toy_config
 
@@ -169,9 +170,7 @@ def test_adascale_takes_the_batch_of_the_stage() -> None:
 
 def test_an_iterable_training_set_has_no_schedule() -> None:
     config = scheduled(data__path=stream, trainer__epochs=None, trainer__max_steps=3)
-    with pytest.raises(ConfigError) as caught:
-        fit(config)
-    assert [problem.key for problem in caught.value.problems] == ["data.batch_size_schedule"]
+    assert [problem.key for problem in refused(ConfigError, fit, config).problems] == ["data.batch_size_schedule"]
 
 
 def test_a_longer_run_continues_in_its_stage(tmp_path: Path) -> None:

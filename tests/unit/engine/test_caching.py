@@ -28,6 +28,7 @@ from support.engine.cached_sets import (
     batches_of,
     images,
 )
+from support.refusals import refused
 from support.toys import Points, fit, toy_config
 
 
@@ -48,10 +49,9 @@ def test_batches_are_the_same_to_the_bit(kind: str) -> None:
 def test_samples_that_do_not_stack_are_kept_as_they_are(kind: str, golden: Any) -> None:
     plain = SeededFetcher(DATA[kind](), SEED)
     assert isinstance(cached(plain, "memory", CPU), KeptSamples)
-    with pytest.raises(UnusableCode) as caught:
-        cached(plain, "device", CPU, role="validation")
-    assert (caught.value.code, caught.value.fields) == ("not-stackable", {"cache": "device", "role": "validation"})
-    golden(str(caught.value))
+    refusal = refused(UnusableCode, cached, plain, "device", CPU, role="validation")
+    assert (refusal.code, refusal.fields) == ("not-stackable", {"cache": "device", "role": "validation"})
+    golden(str(refusal))
 
 
 def test_a_kept_sample_keeps_no_more_than_itself() -> None:
@@ -87,19 +87,17 @@ def test_a_random_sample_is_refused(generator: str, collates: bool, golden: Any)
     dataset: Any = Drawing(generator)
     if collates:
         dataset.collate_fn = list
-    with pytest.raises(UnusableCode) as caught:
-        cached(SeededFetcher(dataset, SEED), "memory", CPU)
-    assert (caught.value.code, caught.value.fields["role"]) == ("random-sample", "training")
+    refusal = refused(UnusableCode, cached, SeededFetcher(dataset, SEED), "memory", CPU)
+    assert (refusal.code, refusal.fields["role"]) == ("random-sample", "training")
     if (collates, generator) == (False, "torch"):
-        golden(str(caught.value))
+        golden(str(refusal))
 
 
 def test_a_sample_that_draws_once_is_refused_too() -> None:
     dataset: Any = Drawing("random", once=True)
-    with pytest.raises(UnusableCode) as caught:
-        cached(SeededFetcher(dataset, SEED), "memory", CPU)
-    assert caught.value.code == "random-sample"
-    first, last = map(int, re.findall(r"(\d+) to (\d+)", str(caught.value))[0])
+    refusal = refused(UnusableCode, cached, SeededFetcher(dataset, SEED), "memory", CPU)
+    assert refusal.code == "random-sample"
+    first, last = map(int, re.findall(r"(\d+) to (\d+)", str(refusal))[0])
     assert first <= 77 <= last
 
 
@@ -128,10 +126,9 @@ class Elsewhere(TensorData):
 
 @pytest.mark.parametrize("dataset", [Slices(), Elsewhere(torch.arange(4))])
 def test_slices_that_cannot_be_moved_are_refused(dataset: Any, golden: Any) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        cached(SeededFetcher(dataset, SEED), "device", CPU)
-    assert caught.value.code == "not-movable"
-    golden(str(caught.value))
+    refusal = refused(UnusableCode, cached, SeededFetcher(dataset, SEED), "device", CPU)
+    assert refusal.code == "not-movable"
+    golden(str(refusal))
 
 
 def test_slices_move_themselves_and_leave_the_users_tensors() -> None:
@@ -164,11 +161,10 @@ def test_a_lack_of_memory_is_an_error_before_the_system_kills(
         available = 1000
 
     monkeypatch.setattr(psutil, "virtual_memory", Memory)
-    with pytest.raises(EnvironmentFault) as caught:
-        cached(SeededFetcher(dataset, SEED), cache, CPU)
-    assert (caught.value.code, caught.value.fields) == ("cache-too-large", {"cache": cache, "role": "training"})
-    assert describe(caught.value, 0).kind == "oom"
-    assert "total capacity" not in str(caught.value)
+    refusal = refused(EnvironmentFault, cached, SeededFetcher(dataset, SEED), cache, CPU)
+    assert (refusal.code, refusal.fields) == ("cache-too-large", {"cache": cache, "role": "training"})
+    assert describe(refusal, 0).kind == "oom"
+    assert "total capacity" not in str(refusal)
 
 
 # One batch ahead

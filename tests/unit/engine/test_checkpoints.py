@@ -15,6 +15,7 @@ from paceline.engine.manifest import MANIFEST, BrokenCheckpoint, verify, write_m
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
 from paceline.engine.unrecorded import UNRECORDED
+from support.refusals import refused
 from support.toys import built, fit, toy_config
 
 
@@ -69,11 +70,10 @@ def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
     _, whole, _ = fit(toy_config(), checkpoints=tmp_path)
     shutil.copytree(tmp_path / "step-12", tmp_path / ".step-9.writing")  # a half-written one is none
     damage(tmp_path / "step-12" / name)
-    with pytest.raises(BrokenCheckpoint) as caught:
-        verify(tmp_path / "step-12")
-    assert (caught.value.code, caught.value.fields["file"]) == (code, name)
+    refusal = refused(BrokenCheckpoint, verify, tmp_path / "step-12")
+    assert (refusal.code, refusal.fields["file"]) == (code, name)
     if name == "model.safetensors":
-        golden(re.sub(r"\d+ bytes", "n bytes", str(caught.value)))
+        golden(re.sub(r"\d+ bytes", "n bytes", str(refusal)))
     trainer, outcome, reporter = fit(toy_config(), checkpoints=tmp_path)
     assert len(trainer.state.task.seen) == 6
     assert outcome.weights_sha256 == whole.weights_sha256
@@ -96,9 +96,7 @@ def test_a_manifest_that_is_none_makes_a_broken_checkpoint(tmp_path: Path, chang
     fit(toy_config(), checkpoints=tmp_path)
     file = tmp_path / "step-12" / "MANIFEST.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(BrokenCheckpoint) as caught:
-        verify(tmp_path / "step-12")
-    assert caught.value.code == code
+    assert refused(BrokenCheckpoint, verify, tmp_path / "step-12").code == code
 
 
 class Payload:
@@ -133,9 +131,8 @@ def test_a_pickle_with_a_forged_manifest_is_set_aside_and_never_read(tmp_path: P
     _, whole, _ = fit(toy_config(), checkpoints=runs)
     payload = pickle.dumps(Payload(tmp_path / "unpickled"))
     forge(runs / "step-12", lambda folder: (folder / name).write_bytes(payload) and None)
-    with pytest.raises(BrokenCheckpoint) as caught:
-        verify(runs / "step-12")
-    assert (caught.value.code, caught.value.fields["file"]) == (code, name)
+    refusal = refused(BrokenCheckpoint, verify, runs / "step-12")
+    assert (refusal.code, refusal.fields["file"]) == (code, name)
     trainer, outcome, reporter = fit(toy_config(), checkpoints=runs)
     assert len(trainer.state.task.seen) == 6
     assert outcome.weights_sha256 == whole.weights_sha256
@@ -177,9 +174,7 @@ def test_what_the_manifest_does_not_vouch_for_is_not_read(
 ) -> None:
     fit(toy_config(), checkpoints=tmp_path)
     damage(tmp_path / "step-12")
-    with pytest.raises(BrokenCheckpoint) as caught:
-        verify(tmp_path / "step-12")
-    assert caught.value.code == code
+    assert refused(BrokenCheckpoint, verify, tmp_path / "step-12").code == code
 
 
 def test_metrics_are_safe_before_a_checkpoint_counts(tmp_path: Path) -> None:

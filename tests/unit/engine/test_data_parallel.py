@@ -15,6 +15,7 @@ from paceline.engine.data_parallel import SummedReplicas, apply_data_parallel
 from paceline.errors import EnvironmentFault, UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
+from support.refusals import refused
 from support.toys import CLASSES, FEATURES, PointsTask, fit, net, tensors, toy_config
 
 DEVICES = 3
@@ -146,10 +147,9 @@ class OwnBatch:
 )
 def test_a_batch_that_cannot_be_cut_is_refused(samples: Any, golden: Any) -> None:
     """DataParallel would give it to each replica whole, and the sums would be too large."""
-    with pytest.raises(UnusableCode) as caught:
-        SummedReplicas(PointsTask(net()), [])(samples)
-    assert caught.value.code == "batch-not-divisible"
-    golden(str(caught.value))
+    refusal = refused(UnusableCode, SummedReplicas(PointsTask(net()), []), samples)
+    assert refusal.code == "batch-not-divisible"
+    golden(str(refusal))
 
 
 # Where there are no GPUs
@@ -158,9 +158,8 @@ def test_a_batch_that_cannot_be_cut_is_refused(samples: Any, golden: Any) -> Non
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("cuda", 1)])
 def test_the_engine_refuses_less_than_two_gpus(device: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    with pytest.raises(EnvironmentFault) as caught:
-        apply_data_parallel(PointsTask(net()), torch.device(device))
-    assert (caught.value.code, caught.value.fields) == ("too-few-gpus", {"available": gpus})
+    refusal = refused(EnvironmentFault, apply_data_parallel, PointsTask(net()), torch.device(device))
+    assert (refusal.code, refusal.fields) == ("too-few-gpus", {"available": gpus})
 
 
 @pytest.mark.parametrize(
@@ -184,6 +183,4 @@ def test_a_launch_needs_the_gpus_on_one_machine(scaling: dict[str, Any], resourc
     if fits:
         assert check_resources(config, resources, "this machine")
         return
-    with pytest.raises(EnvironmentFault) as caught:
-        check_resources(config, resources, "this machine")
-    assert caught.value.exit_code == 3
+    assert refused(EnvironmentFault, check_resources, config, resources, "this machine").exit_code == 3

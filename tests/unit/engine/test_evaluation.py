@@ -9,6 +9,7 @@ import torch
 
 from paceline.errors import UnusableCode
 from support.engine.confusion import Confusion, f1
+from support.refusals import refused
 from support.toys import CLASSES, Points, PointsTask, fit, points, toy_config
 
 VALIDATION = 31
@@ -46,17 +47,17 @@ def test_a_task_makes_metrics_of_the_sums_over_the_whole_set() -> None:
     ids=["matrix", "rows", "weight"],
 )
 def test_metrics_that_cannot_be_used(make: Any, code: str, golden: Any) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        fit(toy_config(task__path=with_metrics(make), data__path=lambda: points(96, VALIDATION)))
-    assert caught.value.code == code
-    golden(str(caught.value))
+    refusal = refused(
+        UnusableCode, fit, toy_config(task__path=with_metrics(make), data__path=lambda: points(96, VALIDATION))
+    )
+    assert refusal.code == code
+    golden(str(refusal))
 
 
 @pytest.mark.parametrize("metrics", [None, [1.0], {"a": None}, {"a": "1.."}, {"a": 10**400}])
 def test_metrics_of_a_task_are_numbers_by_name(metrics: Any) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        fit(toy_config(task__path=with_metrics(lambda batch: metrics)))
-    assert caught.value.code == "metric-not-a-number"
+    refusal = refused(UnusableCode, fit, toy_config(task__path=with_metrics(lambda batch: metrics)))
+    assert refusal.code == "metric-not-a-number"
 
 
 @pytest.mark.parametrize("returned", [None, [1.0], {"a": None}, {"a": torch.ones(3)}])
@@ -65,9 +66,7 @@ def test_a_task_computes_numbers_by_name(returned: Any) -> None:
         def compute(self, sums: Mapping[str, torch.Tensor]) -> Any:
             return returned
 
-    with pytest.raises(UnusableCode) as caught:
-        fit(toy_config(task__path=Computing))
-    assert caught.value.code == "metric-not-a-number"
+    assert refused(UnusableCode, fit, toy_config(task__path=Computing)).code == "metric-not-a-number"
 
 
 @dataclass

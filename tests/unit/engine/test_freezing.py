@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from paceline.errors import ConfigError
+from support.refusals import refused
 from support.toys import fit, net, toy_config
 
 
@@ -36,6 +37,5 @@ def test_the_rest_trains_as_if_the_model_had_frozen_them(tmp_path: Path) -> None
     ("patterns", "code"), [(["^1", "backbone"], "no-such-parameters"), (["weight", "bias"], "nothing-to-train")]
 )
 def test_what_freezes_nothing_or_everything_is_refused(patterns: list[str], code: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        fit(toy_config(trainer__freeze=patterns))
-    assert [(problem.code, problem.key) for problem in caught.value.problems] == [(code, "trainer.freeze")]
+    refusal = refused(ConfigError, fit, toy_config(trainer__freeze=patterns))
+    assert [(problem.code, problem.key) for problem in refusal.problems] == [(code, "trainer.freeze")]

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, TrainingError
+from support.refusals import refused
 from support.streams import SAMPLES, stateful_stream, stream
 from support.toys import built, fit, toy_config
 
@@ -36,9 +37,8 @@ def test_drop_last_leaves_the_short_batch_out() -> None:
 
 
 def test_drop_last_needs_one_whole_batch() -> None:
-    with pytest.raises(TrainingError) as caught:
-        fit(config(data__drop_last=True, data__global_batch_size=96))
-    assert (caught.value.code, caught.value.fields["samples"]) == ("too-few-samples", SAMPLES)
+    refusal = refused(TrainingError, fit, config(data__drop_last=True, data__global_batch_size=96))
+    assert (refusal.code, refusal.fields["samples"]) == ("too-few-samples", SAMPLES)
 
 
 @pytest.mark.parametrize("data", [stream, stateful_stream])
@@ -56,9 +56,7 @@ def test_a_resumed_run_continues_the_stream(data: Any, stop: int, tmp_path: Path
 def test_a_sampler_is_refused() -> None:
     train, validation = stream()
     data = {"train": train, "validation": validation, "sampler": range(SAMPLES)}
-    with pytest.raises(ConfigError) as caught:
-        fit(config(data__path=lambda: data))
-    assert caught.value.problems[0].code == "iterable"
+    assert refused(ConfigError, fit, config(data__path=lambda: data)).problems[0].code == "iterable"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +69,5 @@ def test_a_sampler_is_refused() -> None:
     ],
 )
 def test_what_needs_the_length_is_refused(overrides: dict[str, Any], key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        built(config(**overrides))
-    assert [(each.code, each.key) for each in caught.value.problems][-1] == ("iterable", key)
+    refusal = refused(ConfigError, built, config(**overrides))
+    assert [(each.code, each.key) for each in refusal.problems][-1] == ("iterable", key)

@@ -18,6 +18,7 @@ from paceline.engine.noise_scale import LEAST, WINDOW, NoiseScale, noise_scale, 
 from paceline.errors import ConfigError
 from support.adascale import reference, ten_steps
 from support.precision import scaled
+from support.refusals import refused
 from support.toys import fit, points, toy_config
 
 NOISE = {
@@ -140,6 +141,4 @@ def test_a_tail_of_one_micro_batch_is_passed_over() -> None:
     ],
 )
 def test_where_no_parts_can_be_compared_it_is_refused(overrides: dict[str, Any], place: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        toy_config(**NOISE).with_overrides(overrides)
-    assert place in str(refused.value)
+    assert place in str(refused(ConfigError, toy_config(**NOISE).with_overrides, overrides))

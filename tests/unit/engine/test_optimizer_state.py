@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
+from support.refusals import refused
 from support.toys import fit, toy_config
 
 
@@ -86,6 +87,5 @@ def test_a_state_that_only_pickle_could_save_is_refused() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     optimizer.state[weight]["thing"] = object()
-    with pytest.raises(UnusableCode) as caught:
-        optimizer_values(optimizer)
-    assert (caught.value.code, caught.value.fields["place"]) == ("state-not-saveable", "thing")
+    refusal = refused(UnusableCode, optimizer_values, optimizer)
+    assert (refusal.code, refusal.fields["place"]) == ("state-not-saveable", "thing")

@@ -10,6 +10,7 @@ from paceline.engine.order import MicroBatch
 from paceline.engine.predictions import per_sample, write_predictions
 from paceline.errors import EnvironmentFault, UnusableCode
 from paceline.tasks.base import TaskOutput
+from support.refusals import refused
 
 SCORES = torch.ones(3, 2)
 
@@ -37,13 +38,10 @@ def test_what_is_none_is_left_out() -> None:
     ],
 )
 def test_predictions_that_no_file_holds_are_refused(predictions: Any, code: str) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        per_sample(output(predictions), 3)
-    assert caught.value.code == code
+    assert refused(UnusableCode, per_sample, output(predictions), 3).code == code
 
 
 def test_a_place_that_cannot_be_written_is_a_fault_of_the_environment(tmp_path: Path) -> None:
     micro_batch = MicroBatch(torch.arange(3), 3, True)
-    with pytest.raises(EnvironmentFault) as caught:
-        write_predictions([(micro_batch, output(SCORES))], tmp_path / "gone", 0, print)
-    assert caught.value.code == "output-not-usable"
+    refusal = refused(EnvironmentFault, write_predictions, [(micro_batch, output(SCORES))], tmp_path / "gone", 0, print)
+    assert refusal.code == "output-not-usable"

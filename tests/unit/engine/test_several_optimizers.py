@@ -9,6 +9,7 @@ import torch
 from paceline.errors import ConfigError, UnusableCode
 from paceline.optimizers._several import SeveralOptimizers
 from support.engine.several import PairTask, bare_loop, pair_config
+from support.refusals import refused
 from support.toys import fit
 
 
@@ -107,9 +108,8 @@ def test_schedule_free_members_switch_modes() -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(overrides: dict[str, Any], keys: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        fit(pair_config(**overrides))
-    assert [(problem.code, problem.key) for problem in caught.value.problems] == [
+    refusal = refused(ConfigError, fit, pair_config(**overrides))
+    assert [(problem.code, problem.key) for problem in refusal.problems] == [
         ("manual-optimization", key) for key in keys
     ]
 
@@ -138,9 +138,7 @@ def no_optimizer(task: Any, build: Any) -> Any:
 )
 def test_unusable_optimizers_are_refused(configure: Any, code: str) -> None:
     made = type("Wrong", (PairTask,), {"configure_optimizers": configure})
-    with pytest.raises(UnusableCode) as caught:
-        fit(pair_config(task__path=made))
-    assert caught.value.code == code
+    assert refused(UnusableCode, fit, pair_config(task__path=made)).code == code
 
 
 def test_untrained_parameters_are_reported() -> None:
@@ -172,26 +170,22 @@ def test_another_optimizer_cannot_resume(tmp_path: Path) -> None:
             return {**made, "maker": torch.optim.RMSprop(self.model.maker.parameters(), lr=0.01)}
 
     fit(pair_config(trainer__epochs=1), checkpoints=tmp_path)
-    with pytest.raises(ConfigError) as caught:
-        fit(pair_config(trainer__epochs=2, task__path=Other), checkpoints=tmp_path)
-    assert caught.value.problems[0].code == "resume"
+    refusal = refused(ConfigError, fit, pair_config(trainer__epochs=2, task__path=Other), checkpoints=tmp_path)
+    assert refusal.problems[0].code == "resume"
 
 
 def test_the_memory_of_a_step_is_not_predicted() -> None:
     from paceline.memory.tracing import Step, trace
 
-    with pytest.raises(ConfigError) as caught:
-        trace(pair_config(), Step(2), lambda size: None)
-    assert caught.value.problems[0].code == "manual-optimization"
+    refusal = refused(ConfigError, trace, pair_config(), Step(2), lambda size: None)
+    assert refusal.problems[0].code == "manual-optimization"
 
 
 def test_the_time_of_a_step_is_not_split() -> None:
     from paceline.profiling.splitting import split_steps
     from support.toys import built
 
-    with pytest.raises(ConfigError) as caught:
-        split_steps(built(pair_config()), steps=1, warm_up=0)
-    assert caught.value.problems[0].code == "no-split"
+    assert refused(ConfigError, split_steps, built(pair_config()), steps=1, warm_up=0).problems[0].code == "no-split"
 
 
 @pytest.mark.parametrize("returned", [None, [1], {"a": "x"}, {"a": torch.ones(2)}, {"a": None}])
@@ -200,9 +194,7 @@ def test_metrics_of_a_step_that_are_no_numbers_are_refused(returned: Any) -> Non
         def training_metrics(self) -> Any:
             return returned
 
-    with pytest.raises(UnusableCode) as caught:
-        fit(pair_config(task__path=Logging))
-    assert caught.value.code == "metric-not-a-number"
+    assert refused(UnusableCode, fit, pair_config(task__path=Logging)).code == "metric-not-a-number"
 
 
 def test_a_step_with_a_closure_is_refused() -> None:
@@ -210,6 +202,5 @@ def test_a_step_with_a_closure_is_refused() -> None:
         def training_step(self, batch: Any, optimizers: Any) -> Any:
             return optimizers["maker"].step(lambda: None)
 
-    with pytest.raises(UnusableCode) as caught:
-        fit(pair_config(task__path=Closing))
-    assert (caught.value.code, caught.value.fields) == ("closure", {"optimizer": "maker"})
+    refusal = refused(UnusableCode, fit, pair_config(task__path=Closing))
+    assert (refusal.code, refusal.fields) == ("closure", {"optimizer": "maker"})

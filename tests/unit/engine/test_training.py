@@ -9,6 +9,7 @@ from torch import nn
 
 from paceline.engine.outcome import Diverged
 from support.adascale import Weighted, sample_weights
+from support.refusals import refused
 from support.toys import Points, built, fit, net, points, toy_config
 
 
@@ -182,9 +183,7 @@ def test_a_loss_that_is_not_finite_stops_and_saves_nothing(tmp_path: Path) -> No
     config = toy_config(
         data__path=lambda: (Poisoned(96), Points(4)), trainer__log_every_n_steps=100, checkpoint={"every_n_steps": 2}
     )
-    with pytest.raises(Diverged) as caught:
-        fit(config, checkpoints=tmp_path)
-    assert caught.value.code == "weights-not-finite"
+    assert refused(Diverged, fit, config, checkpoints=tmp_path).code == "weights-not-finite"
     seen = fit(toy_config(trainer__epochs=1))[0].state.task.seen
     poisoned_step = next(step for step, ids in enumerate(seen, 1) if 50 in ids)
     assert {path.name for path in tmp_path.iterdir()} == {f"step-{n}" for n in (2, 4, 6) if n < poisoned_step}

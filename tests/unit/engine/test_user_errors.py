@@ -18,6 +18,7 @@ from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Proble
 from paceline.models.imported import ImportedModelConfig
 from paceline.tasks._classification import Classification
 from paceline.tasks._language_modeling import LanguageModeling
+from support.refusals import refused
 from support.toys import PointsTask, fit, net, points, toy_config
 
 INPUTS, TARGETS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
@@ -44,17 +45,15 @@ class Pairing(nn.Module):
 def test_a_task_refuses_other_batches_and_outputs(
     task: Any, model: nn.Module, batch: Any, code: str, golden: Any
 ) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        task(model)(batch)
-    assert caught.value.code == code
-    assert ("model_loss" in str(caught.value)) == isinstance(batch, dict)
-    golden(str(caught.value))
+    refusal = refused(UnusableCode, task(model), batch)
+    assert refusal.code == code
+    assert ("model_loss" in str(refusal)) == isinstance(batch, dict)
+    golden(str(refusal))
 
 
 def test_targets_are_classes_of_the_model() -> None:
-    with pytest.raises(UnusableCode) as caught:
-        Classification(nn.Identity())((INPUTS, TARGETS + 5))
-    assert (caught.value.code, caught.value.fields) == ("target-out-of-range", {"classes": 3})
+    refusal = refused(UnusableCode, Classification(nn.Identity()), (INPUTS, TARGETS + 5))
+    assert (refusal.code, refusal.fields) == ("target-out-of-range", {"classes": 3})
 
 
 @pytest.mark.parametrize(
@@ -71,9 +70,7 @@ def test_targets_are_classes_of_the_model() -> None:
 )
 @pytest.mark.parametrize("is_training", [True, False])
 def test_targets_that_are_no_classes(logits: Any, targets: Any, code: str, is_training: bool) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        Classification(nn.Identity()).train(is_training)((logits, targets))
-    assert caught.value.code == code
+    assert refused(UnusableCode, Classification(nn.Identity()).train(is_training), (logits, targets)).code == code
 
 
 class Returning(PointsTask):
@@ -103,10 +100,9 @@ def returning(make: Any) -> Any:
     ids=["tensor", "number", "loss without gradient", "losses", "weights", "no weight", "detached loss"],
 )
 def test_a_task_that_returns_something_else(make: Any, code: str, golden: Any) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        fit(toy_config(task__path=returning(make)))
-    assert caught.value.code == code
-    golden(str(caught.value))
+    refusal = refused(UnusableCode, fit, toy_config(task__path=returning(make)))
+    assert refusal.code == code
+    golden(str(refusal))
 
 
 def test_numbers_will_do_for_weight_and_metrics() -> None:
@@ -128,10 +124,9 @@ def test_numbers_will_do_for_weight_and_metrics() -> None:
     ],
 )
 def test_nothing_to_train_or_to_train_on(changes: Any, code: str, fields: dict[str, int], golden: Any) -> None:
-    with pytest.raises(PacelineError) as caught:
-        fit(toy_config(**changes, data__drop_last=True))
-    assert (caught.value.code, caught.value.fields) == (code, fields)
-    golden(str(caught.value))
+    refusal = refused(PacelineError, fit, toy_config(**changes, data__drop_last=True))
+    assert (refusal.code, refusal.fields) == (code, fields)
+    golden(str(refusal))
 
 
 class Stream(IterableDataset[Any]):
@@ -151,10 +146,9 @@ class Stream(IterableDataset[Any]):
     ids=["lone", "streams", "getcwd"],
 )
 def test_builders_that_return_something_else(config: Any, code: str, golden: Any) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        config.build()
-    assert caught.value.code == code
-    golden(re.sub("0x[0-9a-f]+", "0x", str(caught.value)))
+    refusal = refused(UnusableCode, config.build)
+    assert refusal.code == code
+    golden(re.sub("0x[0-9a-f]+", "0x", str(refusal)))
 
 
 # Failures

@@ -10,6 +10,7 @@ from sklearn import metrics as reference
 from paceline.config.metric import MetricConfig
 from paceline.errors import ConfigError, UnusableCode
 from paceline.metrics.base import build_metric
+from support.refusals import refused
 from support.toys import fit, toy_config
 
 CLASSES = torch.tensor([0, 2, 1, 1, 4, 4, 2, 0, 2])
@@ -62,9 +63,7 @@ def test_ignored_targets_and_scores() -> None:
 
 def test_numbers_are_no_classes() -> None:
     metric: Any = build_metric(MetricConfig(name="f1"))
-    with pytest.raises(UnusableCode) as caught:
-        metric.update(ESTIMATES, NUMBERS)
-    assert caught.value.code == "not-classes"
+    assert refused(UnusableCode, metric.update, ESTIMATES, NUMBERS).code == "not-classes"
 
 
 class Plain:
@@ -113,12 +112,8 @@ def test_metrics_of_the_config_are_reported() -> None:
 
 
 def test_a_task_without_predictions_is_told_so() -> None:
-    with pytest.raises(UnusableCode) as caught:
-        fit(toy_config(metrics=[{"name": "f1"}]))
-    assert caught.value.code == "no-predictions"
-    with pytest.raises(UnusableCode) as other:
-        fit(digits_like(metrics=[{"name": "f1", "path": dict}]))
-    assert other.value.code == "not-a-metric"
+    assert refused(UnusableCode, fit, toy_config(metrics=[{"name": "f1"}])).code == "no-predictions"
+    assert refused(UnusableCode, fit, digits_like(metrics=[{"name": "f1", "path": dict}])).code == "not-a-metric"
     with pytest.raises(ConfigError):
         toy_config(metrics=[{"name": "f11"}])
 

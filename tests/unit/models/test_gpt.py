@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from paceline.config.experiment import validate
 from paceline.errors import ConfigError
 from paceline.models._gpt import GPT
+from support.refusals import refused
 from support.sentences import CONTEXT, VOCAB, tiny_gpt
 
 GPT2 = {"vocab_size": 50257, "context_length": 1024, "num_layers": 12, "num_heads": 12, "embedding_dim": 768}
@@ -155,8 +156,9 @@ def test_initial_weights_are_those_of_gpt2() -> None:
     ],
 )
 def test_heads_must_divide_the_width(fields: dict[str, int], key: str, nearest: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        validate({"name": "x", "model": {"name": "gpt", **fields}, "data": {"name": "text_file"}})
-    (problem,) = caught.value.problems
+    refusal = refused(
+        ConfigError, validate, {"name": "x", "model": {"name": "gpt", **fields}, "data": {"name": "text_file"}}
+    )
+    (problem,) = refusal.problems
     assert (problem.code, problem.key) == ("contradiction", key)
     assert re.findall(r"\d+", problem.hint) == nearest

@@ -11,6 +11,7 @@ from torchvision import models
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.models import _torchvision
 from paceline.models.torchvision import TorchvisionModelConfig
+from support.refusals import refused
 
 NAMES = get_args(TorchvisionModelConfig.model_fields["name"].annotation)
 
@@ -89,14 +90,12 @@ def test_weights_that_are_not_to_be_had_are_an_environment_fault(monkeypatch: py
         raise URLError("no network")
 
     monkeypatch.setattr(models, "get_model", offline)
-    with pytest.raises(EnvironmentFault) as caught:
-        config("resnet18", weights="DEFAULT").build()
-    assert caught.value.code == "weights-unavailable"
-    assert str(caught.value.fields["url"]).endswith(".pth")
+    refusal = refused(EnvironmentFault, config("resnet18", weights="DEFAULT").build)
+    assert refusal.code == "weights-unavailable"
+    assert str(refusal.fields["url"]).endswith(".pth")
 
 
 def test_weights_of_an_unknown_name_are_a_config_error(golden: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config("resnet18", weights="IMAGENET").build()
-    assert [(each.code, each.key) for each in caught.value.problems] == [("unknown-value", "model.weights")]
-    golden(str(caught.value))
+    refusal = refused(ConfigError, config("resnet18", weights="IMAGENET").build)
+    assert [(each.code, each.key) for each in refusal.problems] == [("unknown-value", "model.weights")]
+    golden(str(refusal))

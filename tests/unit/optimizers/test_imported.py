@@ -12,6 +12,7 @@ from paceline.config.loading import missing_modules
 from paceline.config.registry import components
 from paceline.engine.build import build_optimizer
 from paceline.errors import ConfigError, UnusableCode
+from support.refusals import refused
 from support.toys import PointsTask, fit, net, toy_config
 
 
@@ -73,15 +74,15 @@ def without_rates(param_groups: Any, lr: float) -> Optimizer:
     ],
 )
 def test_an_optimizer_that_does_not_fit_is_refused(path: Any, code: str) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        build_optimizer(toy_config(optimizer={"path": path}), PointsTask(net()), 0.1, torch.device("cpu"))
-    assert caught.value.code == code
+    refusal = refused(
+        UnusableCode, build_optimizer, toy_config(optimizer={"path": path}), PointsTask(net()), 0.1, torch.device("cpu")
+    )
+    assert refusal.code == code
 
 
 def test_the_learning_rate_is_a_field_and_no_argument() -> None:
-    with pytest.raises(ConfigError) as caught:
-        toy_config(optimizer={"path": "torch.optim:RAdam", "args": {"lr": 0.1}})
-    assert [(problem.code, problem.key) for problem in caught.value.problems] == [("bad-value", "optimizer.args")]
+    refusal = refused(ConfigError, toy_config, optimizer={"path": "torch.optim:RAdam", "args": {"lr": 0.1}})
+    assert [(problem.code, problem.key) for problem in refusal.problems] == [("bad-value", "optimizer.args")]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +117,5 @@ def test_a_schedule_is_called_with_steps_after_the_warmup() -> None:
 def test_a_factor_that_is_no_finite_number_is_refused(value: Any) -> None:
     factor = schedule(lambda step, total_steps: value if step == 3 else 1.0)
     assert [factor(step) for step in range(5)] == [0.5, 1.0, 1.0, 1.0, 1.0]
-    with pytest.raises(UnusableCode) as caught:
-        factor(5)
-    assert (caught.value.code, caught.value.fields["step"]) == ("bad-lr-factor", 3)
+    refusal = refused(UnusableCode, factor, 5)
+    assert (refusal.code, refusal.fields["step"]) == ("bad-lr-factor", 3)

@@ -13,6 +13,7 @@ from paceline.config.registry import components
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values
 from paceline.errors import ConfigError
 from paceline.optimizers.base import OptimizerConfig
+from support.refusals import refused
 from support.toys import named
 
 NAMES = ["lars", "lamb", "nvlamb", "novograd", "schedule_free_adamw"]
@@ -41,9 +42,7 @@ def config(name: str, **fields: Any) -> OptimizerConfig:
 )
 def test_a_bad_value_is_a_config_error(fields: dict[str, Any], code: str, key: str) -> None:
     tree = {"name": "run", "model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": fields}
-    with pytest.raises(ConfigError) as caught:
-        validate(tree)
-    assert [(problem.code, problem.key) for problem in caught.value.problems] == [(code, key)]
+    assert [(problem.code, problem.key) for problem in refused(ConfigError, validate, tree).problems] == [(code, key)]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "sgd", "adamw", "muon"])

@@ -8,6 +8,7 @@ from torch import nn
 
 from paceline.engine.build import build_optimizer
 from paceline.errors import ConfigError
+from support.refusals import refused
 from support.toys import PointsTask, fit, net, toy_config
 
 SHIPPED = ["sgd", "adamw", "lars", "lamb", "nvlamb", "novograd", "schedule_free_adamw"]
@@ -87,9 +88,7 @@ def test_parameters_of_the_task_are_matched_too_and_none_is_lost() -> None:
 
 
 def test_a_pattern_without_a_match_names_near_parameters() -> None:
-    with pytest.raises(ConfigError) as caught:
-        groups(param_groups=[{"match": "weight"}, {"match": "^2.wieght"}])
-    (problem,) = caught.value.problems
+    (problem,) = refused(ConfigError, groups, param_groups=[{"match": "weight"}, {"match": "^2.wieght"}]).problems
     assert (problem.code, problem.key) == ("no-such-parameters", "optimizer.param_groups.1.match")
     assert "1.weight" in problem.hint
 
@@ -104,9 +103,7 @@ def test_a_pattern_without_a_match_names_near_parameters() -> None:
     ],
 )
 def test_a_bad_group_is_a_config_error(rule: dict[str, Any], code: str, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        groups(param_groups=[rule])
-    (problem,) = caught.value.problems
+    (problem,) = refused(ConfigError, groups, param_groups=[rule]).problems
     assert (problem.code, problem.key) == (code, key)
     if code == "unknown-key":
         assert "lr_multiplier" in problem.hint

@@ -10,6 +10,7 @@ from paceline.errors import UnusableCode
 from paceline.tasks.base import TaskOutput
 from paceline.tasks.classification import ClassificationConfig
 from paceline.tasks.imported import ImportedTaskConfig
+from support.refusals import refused
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.0, 1.0, 3.0], [0.5, 0.4, 0.3], [1.0, 2.0, 0.0]], dtype=torch.float64)
 
@@ -93,6 +94,4 @@ def test_a_task_of_the_users_own() -> None:
 
 
 def test_another_object_than_a_task_is_refused() -> None:
-    with pytest.raises(UnusableCode) as caught:
-        ImportedTaskConfig(path=lambda model: model).build(nn.Identity())
-    assert caught.value.code == "not-a-task"
+    assert refused(UnusableCode, ImportedTaskConfig(path=lambda model: model).build, nn.Identity()).code == "not-a-task"

@@ -12,6 +12,7 @@ from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from paceline.tasks.model_loss import ModelLossConfig
+from support.refusals import refused
 from support.toys import fit, toy_config
 
 VOCAB = 5
@@ -108,17 +109,13 @@ def test_a_batch_by_position_counts_samples(form: str) -> None:
 
 @pytest.mark.parametrize("form", ["tensor", "None"])
 def test_a_model_without_a_loss_is_refused(form: str) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        build(Pairs(form))((torch.randn(4, 2), torch.tensor([0, 1, 2, 0])))
-    assert caught.value.code == "no-loss"
+    assert refused(UnusableCode, build(Pairs(form)), (torch.randn(4, 2), torch.tensor([0, 1, 2, 0]))).code == "no-loss"
 
 
 def test_a_batch_without_a_tensor_is_refused() -> None:
     model: Any = nn.Module()
     model.forward = lambda text: (torch.zeros(()),)
-    with pytest.raises(UnusableCode) as caught:
-        build(model)({"text": "a"})
-    assert caught.value.code == "wrong-batch"
+    assert refused(UnusableCode, build(model), {"text": "a"}).code == "wrong-batch"
 
 
 class Classifier(nn.Module):
@@ -131,9 +128,8 @@ class Classifier(nn.Module):
 
 @pytest.mark.parametrize(("labels", "kind"), [(["a", "b"], "a list of str"), ([0, 1], "a list of int")])
 def test_labels_that_are_no_tensor_are_named(labels: Any, kind: str) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        build(Classifier())({"inputs": torch.randn(2, 3), "labels": labels})
-    assert (caught.value.code, caught.value.fields) == ("wrong-target", {"targets": kind})
+    refusal = refused(UnusableCode, build(Classifier()), {"inputs": torch.randn(2, 3), "labels": labels})
+    assert (refusal.code, refusal.fields) == ("wrong-target", {"targets": kind})
 
 
 def test_a_model_may_take_labels_of_its_own_kind() -> None:

@@ -11,6 +11,7 @@ from paceline.errors import UnusableCode
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from paceline.tasks.regression import RegressionConfig
+from support.refusals import refused
 
 OUTPUTS = torch.tensor([[1.0, 5.0], [2.0, 3.0], [4.5, 0.0], [3.0, 2.0]])
 TARGETS = torch.tensor([[1.5, 4.0], [2.0, 3.5], [4.0, 1.0], [1.0, 0.5]])
@@ -70,9 +71,7 @@ def test_a_column_of_outputs_is_compared_with_a_vector_of_targets(samples: int) 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 1), (2, 4), (8,)])
 def test_targets_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(UnusableCode) as caught:
-        build()((OUTPUTS, torch.zeros(shape)))
-    assert caught.value.code == "wrong-shape"
+    assert refused(UnusableCode, build(), (OUTPUTS, torch.zeros(shape))).code == "wrong-shape"
 
 
 def test_half_precision_outputs_are_summed_in_float32() -> None:
