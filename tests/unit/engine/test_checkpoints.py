@@ -42,139 +42,114 @@ def test_manifest_lists_every_file_and_nothing_is_pickled(tmp_path: Path) -> Non
     assert verify(folder) == 12
 
 
-def flip_a_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-3] ^= 1
-    path.write_bytes(data)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-DAMAGES = [
-    (flip_a_byte, "model.safetensors", "wrong-hash"),
-    (flip_a_byte, "optimizer.safetensors", "wrong-hash"),
-    (flip_a_byte, "state.json", "wrong-hash"),
-    (truncate, "model.safetensors", "wrong-size"),
-    (truncate, MANIFEST, "unreadable-file"),
-    (Path.unlink, "optimizer.safetensors", "unreadable-file"),
-    (Path.unlink, MANIFEST, "unreadable-file"),
-]
-
-
-@pytest.mark.parametrize(("damage", "name", "code"), DAMAGES)
-def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
-    tmp_path: Path, damage: Callable[[Path], None], name: str, code: str, golden: Any
-) -> None:
-    _, whole, _ = fit(toy_config(), checkpoints=tmp_path)
-    shutil.copytree(tmp_path / "step-12", tmp_path / ".step-9.writing")  # a half-written one is none
-    damage(tmp_path / "step-12" / name)
-    refusal = refused(BrokenCheckpoint, verify, tmp_path / "step-12")
-    assert (refusal.code, refusal.fields["file"]) == (code, name)
-    if name == "model.safetensors":
-        golden(re.sub(r"\d+ bytes", "n bytes", str(refusal)))
-    trainer, outcome, reporter = fit(toy_config(), checkpoints=tmp_path)
-    assert len(trainer.state.task.seen) == 6
-    assert outcome.weights_sha256 == whole.weights_sha256
-    assert "step-12.broken" in steps_in(tmp_path)
-    (warning,) = [details for kind, details in reporter.events if kind == "warning"]
-    assert (warning["code"], warning["checkpoint"]) == ("broken-checkpoint", "step-12")
-    assert name in warning["message"]
-
-
-@pytest.mark.parametrize(
-    ("change", "code"),
-    [
-        ({"files": {}}, "incomplete-manifest"),
-        ({"files": 5}, "unreadable-file"),
-        ({"step": "x"}, "unreadable-file"),
-        ({"step": 1e999}, "unreadable-file"),
-    ],
-)
-def test_a_manifest_that_is_none_makes_a_broken_checkpoint(tmp_path: Path, change: dict[str, Any], code: str) -> None:
-    fit(toy_config(), checkpoints=tmp_path)
-    file = tmp_path / "step-12" / "MANIFEST.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    assert refused(BrokenCheckpoint, verify, tmp_path / "step-12").code == code
-
-
 class Payload:
     """Leaves a file behind when it is unpickled."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
     def __reduce__(self) -> Any:
-        return Path.touch, (self.file,)
+        return Path.touch, (Path("unpickled"),)
 
 
-def forge(folder: Path, change: Callable[[Path], None]) -> None:
-    """Change a checkpoint, and write the manifest of it again."""
-    change(folder)
-    write_manifest(folder, int(folder.name.removeprefix("step-")))
+def in_file(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+    return damage
 
 
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("model.safetensors", "wrong-format"),
-        ("optimizer.safetensors", "wrong-format"),
-        ("component.mine.safetensors", "wrong-format"),
-        ("state.json", "wrong-format"),
-        (UNRECORDED, "wrong-format"),
-    ],
-)
-def test_a_pickle_with_a_forged_manifest_is_set_aside_and_never_read(tmp_path: Path, name: str, code: str) -> None:
-    """The manifest vouches for the bytes; whoever can write them can write a manifest, too."""
-    runs = tmp_path / "checkpoints"
-    _, whole, _ = fit(toy_config(), checkpoints=runs)
-    payload = pickle.dumps(Payload(tmp_path / "unpickled"))
-    forge(runs / "step-12", lambda folder: (folder / name).write_bytes(payload) and None)
-    refusal = refused(BrokenCheckpoint, verify, runs / "step-12")
-    assert (refusal.code, refusal.fields["file"]) == (code, name)
-    trainer, outcome, reporter = fit(toy_config(), checkpoints=runs)
-    assert len(trainer.state.task.seen) == 6
-    assert outcome.weights_sha256 == whole.weights_sha256
-    assert "step-12.broken" in steps_in(runs)
-    assert [details["code"] for kind, details in reporter.events if kind == "warning"] == ["broken-checkpoint"]
-    assert not (tmp_path / "unpickled").exists()
-    pickle.loads(payload)
-    assert (tmp_path / "unpickled").exists(), "the payload is harmless"
+def flip_a_bit(data: bytes) -> bytes:
+    return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
 
 
-def put_tensors_beside(folder: Path) -> None:
-    (folder / "component.mine.safetensors").write_bytes(b"anything")
+def in_manifest(**changes: Any) -> Callable[[Path], None]:
+    return in_file(MANIFEST, lambda data: json.dumps({**json.loads(data), **changes}).encode())
 
 
 def name_a_file_elsewhere(folder: Path) -> None:
-    file = folder / MANIFEST
-    manifest = json.loads(file.read_text())
-    manifest["files"]["../step-6/state.json"] = manifest["files"]["state.json"]
-    file.write_text(json.dumps(manifest))
+    files = json.loads((folder / MANIFEST).read_text())["files"]
+    in_manifest(files={**files, "../step-6/state.json": files["state.json"]})(folder)
+
+
+def pickled(name: str) -> Callable[[Path], None]:
+    """The manifest vouches for the bytes; whoever can write them can write a manifest, too."""
+
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(pickle.dumps(Payload()))
+        write_manifest(folder, 12)
+
+    return damage
 
 
 def take_the_state_of_another_step(folder: Path) -> None:
-    state = json.loads((folder / "state.json").read_text())
-    state["position"]["step"] = 11
-    (folder / "state.json").write_text(json.dumps(state))
+    in_file("state.json", lambda data: data.replace(b'"step": 12', b'"step": 11'))(folder)
     write_manifest(folder, 12)
 
 
-@pytest.mark.parametrize(
-    ("damage", "code"),
-    [
-        (put_tensors_beside, "incomplete-manifest"),
-        (name_a_file_elsewhere, "unreadable-file"),
-        (take_the_state_of_another_step, "wrong-format"),
-    ],
-)
-def test_what_the_manifest_does_not_vouch_for_is_not_read(
-    tmp_path: Path, damage: Callable[[Path], None], code: str
+DAMAGES: dict[str, tuple[Callable[[Path], None], str | None, str]] = {
+    "weights changed": (in_file("model.safetensors", flip_a_bit), "model.safetensors", "wrong-hash"),
+    "optimizer changed": (in_file("optimizer.safetensors", flip_a_bit), "optimizer.safetensors", "wrong-hash"),
+    "state changed": (in_file("state.json", flip_a_bit), "state.json", "wrong-hash"),
+    "weights short": (in_file("model.safetensors", lambda data: data[:-1]), "model.safetensors", "wrong-size"),
+    "manifest short": (in_file(MANIFEST, lambda data: data[:-1]), MANIFEST, "unreadable-file"),
+    "no optimizer": (
+        lambda folder: (folder / "optimizer.safetensors").unlink(),
+        "optimizer.safetensors",
+        "unreadable-file",
+    ),
+    "no manifest": (lambda folder: (folder / MANIFEST).unlink(), MANIFEST, "unreadable-file"),
+    "no files named": (in_manifest(files={}), None, "incomplete-manifest"),
+    "files a number": (in_manifest(files=5), MANIFEST, "unreadable-file"),
+    "step a text": (in_manifest(step="x"), MANIFEST, "unreadable-file"),
+    "step infinite": (in_manifest(step=1e999), MANIFEST, "unreadable-file"),
+    "a file elsewhere": (name_a_file_elsewhere, MANIFEST, "unreadable-file"),
+    "unnamed tensors": (lambda folder: (folder / "component.mine.safetensors").touch(), None, "incomplete-manifest"),
+    "another step": (take_the_state_of_another_step, "state.json", "wrong-format"),
+    **{
+        f"pickle as {name}": (pickled(name), name, "wrong-format")
+        for name in (
+            "model.safetensors",
+            "optimizer.safetensors",
+            "component.mine.safetensors",
+            "state.json",
+            UNRECORDED,
+        )
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The checkpoints of a finished run, and the hash of its weights."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, fit(toy_config(), checkpoints=folder)[1].weights_sha256
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
+    case: str, finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Any
 ) -> None:
-    fit(toy_config(), checkpoints=tmp_path)
-    damage(tmp_path / "step-12")
-    assert refused(BrokenCheckpoint, verify, tmp_path / "step-12").code == code
+    damage, name, code = DAMAGES[case]
+    runs = shutil.copytree(finished[0], tmp_path / "checkpoints")
+    shutil.copytree(runs / "step-12", runs / ".step-9.writing")  # a half-written one is none
+    monkeypatch.chdir(tmp_path)
+    damage(runs / "step-12")
+    refusal = refused(BrokenCheckpoint, verify, runs / "step-12")
+    assert (refusal.code, refusal.fields.get("file")) == (code, name)
+    if case.startswith("weights"):
+        golden(re.sub(r"\d+ bytes", "n bytes", str(refusal)))
+    trainer, outcome, reporter = fit(toy_config(), checkpoints=runs)
+    assert len(trainer.state.task.seen) == 6
+    assert outcome.weights_sha256 == finished[1]
+    assert "step-12.broken" in steps_in(runs)
+    (warning,) = [details for kind, details in reporter.events if kind == "warning"]
+    assert (warning["code"], warning["checkpoint"]) == ("broken-checkpoint", "step-12")
+    assert (name or "") in warning["message"]
+    assert not Path("unpickled").exists()
+
+
+def test_the_pickles_above_would_leave_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    pickle.loads(pickle.dumps(Payload()))
+    assert Path("unpickled").exists()
 
 
 def test_metrics_are_safe_before_a_checkpoint_counts(tmp_path: Path) -> None:
