@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paceline.config.experiment import ExperimentConfig, validate
+from paceline.engine.checkpoint import Snapshot, write_checkpoint
 
 
 def local_config(**changes: Any) -> ExperimentConfig:
@@ -26,3 +28,9 @@ def enter_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(variable, raising=False)
     (folder / "mlflow.db").touch()
     return folder
+
+
+def save_checkpoint(checkpoints: Path, step: int, epoch: int = 1) -> Path:
+    """Write a checkpoint of two weights at the end of an epoch."""
+    values = {"position": {"step": step, "epoch": epoch, "epoch_samples": 0, "samples": 8 * step}}
+    return write_checkpoint(checkpoints, Snapshot(step, {"model": {"w": torch.ones(2)}}, values))

@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from paceline.cluster.initial_weights import adopt_weights, find_weights, pin_weights
 from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.train import prepare_launch, train
 from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
-from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem
 from support.cluster.coordinators import Events
-from support.cluster.local_runs import enter_folder, local_config
+from support.cluster.local_runs import enter_folder, local_config, save_checkpoint
 from support.golden import Golden
 
 
@@ -28,8 +26,7 @@ def left(run_id: str, status: str = "finished", steps: tuple[int, ...] = (4, 8),
     """A run with checkpoints and a status."""
     folder = RunFolder(Path("runs", name, run_id))
     for step in steps:
-        values = {"position": {"step": step, "epoch": 1, "epoch_samples": 0, "samples": 64}}
-        write_checkpoint(folder.checkpoints, Snapshot(step, {"model": {"w": torch.ones(2)}}, values))
+        save_checkpoint(folder.checkpoints, step)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.write(status=status, config=local_config(name=name).model_dump(mode="json"))
     return folder.path
@@ -110,8 +107,7 @@ def claimed(weights: str, status: str = "", **options: Any) -> ClaimedRun[RunFol
     run = claim_run(config, Path.cwd() / "runs", **options)
     if status:
         run.folder.write(status=status)
-        values = {"position": {"step": 4, "epoch": 1, "epoch_samples": 0, "samples": 64}}
-        write_checkpoint(run.folder.checkpoints, Snapshot(4, {"model": {"w": torch.ones(2)}}, values))
+        save_checkpoint(run.folder.checkpoints, 4)
     run.release()
     return run
 

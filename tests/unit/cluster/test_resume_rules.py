@@ -4,18 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from paceline.cluster.resume_rules import config_difference
-from paceline.cluster.train import make_record, prepare_launch, train
+from paceline.cluster.train import make_record, prepare_launch
 from paceline.cluster.train_launch import worker_spec
 from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.config.derived import derive
-from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.errors import ConfigError, Problem
 from paceline.tracking import metrics
 from support.cluster.coordinators import Events
-from support.cluster.local_runs import enter_folder, local_config
+from support.cluster.local_runs import enter_folder, local_config, save_checkpoint
 from support.golden import Golden
 
 STOP = {"name": "early_stopping", "patience": 3}
@@ -31,8 +29,7 @@ def left(storage: Path, status: str = "finished", step: int = 8, **options: Any)
     """A run that has come to a checkpoint at the end of its second epoch, with a status."""
     run = claim_run(options.pop("config", None) or config(), storage, **options)
     if step:
-        values = {"position": {"step": step, "epoch": 2, "epoch_samples": 0, "samples": 64}}
-        write_checkpoint(run.folder.checkpoints, Snapshot(step, {"model": {"w": torch.ones(2)}}, values))
+        save_checkpoint(run.folder.checkpoints, step, epoch=2)
     run.folder.write(status=status)
     run.release()
     return run
@@ -136,8 +133,7 @@ def test_there_is_nothing_to_extend(tmp_path: Path, status: str | None, golden: 
 
 def test_a_broken_last_checkpoint_is_passed_over_and_left_alone(tmp_path: Path) -> None:
     first = left(tmp_path)
-    values = {"position": {"step": 12, "epoch": 3, "epoch_samples": 0, "samples": 96}}
-    broken = write_checkpoint(first.folder.checkpoints, Snapshot(12, {"model": {"w": torch.ones(2)}}, values))
+    broken = save_checkpoint(first.folder.checkpoints, 12, epoch=3)
     (broken / "model.safetensors").write_bytes(b"x")
     assert extended(tmp_path, trainer__epochs=3).folder.read()["extended_from_step"] == 8
     assert broken.is_dir()
@@ -152,13 +148,6 @@ def test_the_processes_that_train_know_where_the_finished_run_ended(
         launch = prepare_launch(config(**changes), intent, None, Events())
         launch.run.release()
         assert worker_spec(launch).extended_from_step == step
-
-
-@pytest.mark.parametrize("other", [{"fork": True}, {"new": True}])
-def test_one_thing_is_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        train(config(storage__path=str(tmp_path)), extend=True, **other)
-    assert [problem.code for problem in caught.value.problems] == ["contradiction"]
 
 
 # Differences between two configs

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,20 +98,43 @@ def test_workers_are_let_in_until_the_run_has_ended_or_the_launch_is_over(tmp_pa
 # The record
 
 
-def test_found_batch_sizes_reach_the_user_and_the_tags_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+FOUND = {"micro_batch_size": 24, "gradient_accumulation_steps": 2, "text": "24 micro x 2 accumulation"}
+STOPPED = {"text": "stopped early after 4 of 12 steps by mine.Limit"}
+WEIGHTS = {"weights": "base/1", "path": "runs/base/1/checkpoints/step-8", "sha256": "abc"}
+STAMPS = [{"device": "cpu", "measured_steps": steps, "gpu_mhz": None} for steps in (0, 40)]
+STRAGGLERS = [{"rank": rank, "text": f"rank {rank} is slow"} for rank in (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "events", "tags", "is_shown"),
+    [
+        ("batch", [FOUND], {"paceline.micro_batch_size": "24", "paceline.gradient_accumulation_steps": "2"}, True),
+        ("stopped_early", [STOPPED], {metrics.STOPPED_EARLY: STOPPED["text"]}, True),
+        ("initial_weights", [WEIGHTS], {metrics.INITIAL_WEIGHTS: "base/1"}, True),
+        ("stamp", STAMPS, {metrics.SPEED_STAMP: json.dumps(STAMPS[1])}, False),
+        ("straggler", STRAGGLERS, {metrics.STRAGGLER: "rank 3 is slow\nrank 1 is slow"}, False),  # a warning is shown
+        ("preemption", [{}, {}], {metrics.PREEMPTIONS: "2"}, False),
+        ("ranks", [{"text": text} for text in "aab"], {metrics.RANKS: "a\nb"}, False),
+    ],
+)
+def test_events_are_tags_of_the_run_and_some_are_shown(
+    tmp_path: Path, kind: str, events: list[dict[str, Any]], tags: dict[str, str], is_shown: bool
 ) -> None:
-    found = {"micro_batch_size": 24, "gradient_accumulation_steps": 2, "text": "24 micro x 2 accumulation"}
+    coordinator = open_coordinator(tmp_path)
+    for details in events:
+        coordinator.event(kind, details)
+    assert tags.items() <= tags_of(tmp_path).items()
+    assert coordinator.view().events == [(kind, details) for details in events] * is_shown
+    assert coordinator.close("FINISHED", None, 0.1)["straggler"] == tags.get(metrics.STRAGGLER, "")
+
+
+def test_found_batch_sizes_are_shown_though_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator, listener = open_coordinator(tmp_path), Events()
-    coordinator.event("batch", found)
-    ProgressFeed(listener, None).show(coordinator.view)
-    assert listener.lines == [("batch", found["text"])]
-    tags = tags_of(tmp_path)
-    assert tags["paceline.micro_batch_size"] == "24"
-    assert tags["paceline.gradient_accumulation_steps"] == "2"
     monkeypatch.setattr(os, "fsync", no_space)
-    coordinator.event("batch", found)
-    assert [kind for kind, _ in coordinator.view().events] == ["batch", "batch", "warning"]
+    coordinator.event("batch", FOUND)
+    ProgressFeed(listener, None).show(coordinator.view)
+    assert listener.lines == [("batch", FOUND["text"])]
+    assert listener.warnings == ["not-written"]
 
 
 def test_events_of_a_desk_that_is_started_again_are_shown(tmp_path: Path) -> None:
@@ -124,40 +148,6 @@ def test_events_of_a_desk_that_is_started_again_are_shown(tmp_path: Path) -> Non
     feed.show(again.view)
     feed.show(again.view)
     assert listener.warnings == ["first-0", "first-1", "first-2", "again"]
-
-
-def test_the_newest_stamp_is_a_tag_of_the_run(tmp_path: Path) -> None:
-    coordinator = open_coordinator(tmp_path)
-    for steps in (0, 40):
-        coordinator.event("stamp", {"device": "cpu", "measured_steps": steps, "gpu_mhz": None})
-    stamp = json.loads(tags_of(tmp_path)[metrics.SPEED_STAMP])
-    assert stamp == {"device": "cpu", "measured_steps": 40, "gpu_mhz": None}
-    assert coordinator.view().events == []
-
-
-def test_each_straggler_is_a_line_of_the_tag(tmp_path: Path) -> None:
-    coordinator = open_coordinator(tmp_path)
-    for rank in (3, 1):
-        coordinator.event("warning", {"code": "straggler", "message": f"rank {rank}"})
-        coordinator.event("straggler", {"rank": rank, "text": f"rank {rank} is slow"})
-    assert tags_of(tmp_path)[metrics.STRAGGLER] == "rank 3 is slow\nrank 1 is slow"
-    assert warnings_of(coordinator) == ["straggler", "straggler"]
-    assert coordinator.close("FINISHED", None, 0.1)["straggler"] == "rank 3 is slow\nrank 1 is slow"
-
-
-def test_why_a_run_stopped_early_reaches_the_user_and_the_tags_of_the_run(tmp_path: Path) -> None:
-    coordinator, text = open_coordinator(tmp_path), "stopped early after 4 of 12 steps by mine.Limit"
-    coordinator.event("stopped_early", {"text": text})
-    assert coordinator.view().events == [("stopped_early", {"text": text})]
-    assert tags_of(tmp_path)[metrics.STOPPED_EARLY] == text
-
-
-def test_initial_weights_go_into_the_record_and_onto_the_screen(tmp_path: Path) -> None:
-    coordinator = open_coordinator(tmp_path)
-    details = {"weights": "base/1", "path": "runs/base/1/checkpoints/step-8", "sha256": "abc"}
-    coordinator.event("initial_weights", details)
-    assert tags_of(tmp_path)[metrics.INITIAL_WEIGHTS] == "base/1"
-    assert coordinator.view().events == [("initial_weights", details)]
 
 
 def test_data_sets_go_into_the_record_and_not_onto_the_screen(tmp_path: Path) -> None:

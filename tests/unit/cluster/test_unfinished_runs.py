@@ -10,6 +10,7 @@ import pytest
 from paceline.cluster.unfinished_runs import ClaimedRun, claim_run, intent_of
 from paceline.errors import ConfigError, EnvironmentFault
 from support.cluster.local_runs import local_config as config
+from support.configs import problems_of
 from support.golden import Golden
 
 
@@ -85,10 +86,18 @@ def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
     assert fork.folder.read()["forked_from"] == first.folder.run_id
 
 
-@pytest.mark.parametrize("given", [{"resume": "never"}, {"new": 1}, {"fork": True, "new": True}])
-def test_what_is_asked_for_is_one_thing_and_a_boolean(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        intent_of(**given)
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"resume": "never"}, "wrong-type"),
+        ({"new": 1}, "wrong-type"),
+        ({"fork": True, "new": True}, "contradiction"),
+        ({"extend": True, "fork": True}, "contradiction"),
+        ({"extend": True, "new": True}, "contradiction"),
+    ],
+)
+def test_what_is_asked_for_is_one_thing_and_a_boolean(given: dict[str, Any], code: str) -> None:
+    assert [problem.code for problem in problems_of(lambda: intent_of(**given))] == [code]
 
 
 def test_resume_starts_no_new_run(tmp_path: Path) -> None:
