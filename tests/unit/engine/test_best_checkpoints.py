@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.reporter import MemoryReporter
-from paceline.errors import UnusableCode
 from paceline.tasks.base import TaskOutput
-from support.refusals import refused
 from support.toys import PointsTask, fit, toy_config
 
 VALUES = [5.0, 3.0, 4.0, 1.0, 2.0, 2.0]
@@ -52,8 +50,3 @@ def test_the_best_is_remembered_over_a_resume(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Scripted, "offset", 9)
     fit(config(), checkpoints=tmp_path)
     assert kept(tmp_path) == [8, 12]
-
-
-def test_a_metric_that_is_not_reported_is_refused(tmp_path: Path) -> None:
-    refusal = refused(UnusableCode, fit, config(checkpoint__monitor="val/f1"), checkpoints=tmp_path)
-    assert refusal.code == "no-such-metric"
