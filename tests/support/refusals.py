@@ -10,7 +10,7 @@ from paceline.errors import PacelineError
 Kind = TypeVar("Kind", bound=PacelineError)
 
 
-def refused(kind: type[Kind], call: Callable[..., object], *given: Any, **named: Any) -> Kind:
+def refused(kind: type[Kind], call: Callable[..., object], /, *given: Any, **named: Any) -> Kind:
     """The error of a kind that a call raises; what it is given is made outside, and may raise none."""
     with pytest.raises(kind) as caught:
         call(*given, **named)

@@ -18,6 +18,7 @@ from paceline.errors import EnvironmentFault
 from paceline.runs.finding import STUDY_FILES
 from paceline.tuneups.folder import TuneupFolder
 from support.batch_scaling.findings import GROWING, findings
+from support.refusals import refused
 from support.reports.page import page_from
 from support.toys import toy_config
 
@@ -105,14 +106,12 @@ def test_commands_for_trainings_say_what_it_is(
 @pytest.mark.parametrize("content", ['{"table": [', '{"table": 3}', "[]"])
 def test_damaged_findings_are_named(folder: ScaleFolder, content: str) -> None:
     folder.findings.write_text(content)
-    with pytest.raises(EnvironmentFault) as caught:
-        stored_report(folder.path)
-    assert (caught.value.code, caught.value.fields) == ("file-damaged", {"path": folder.findings})
+    refusal = refused(EnvironmentFault, stored_report, folder.path)
+    assert (refusal.code, refusal.fields) == ("file-damaged", {"path": folder.findings})
 
 
 def test_a_study_without_findings_says_how_to_get_them(folder: ScaleFolder) -> None:
     folder.findings.unlink()
     folder.write(status="interrupted")
-    with pytest.raises(EnvironmentFault) as caught:
-        stored_report(folder.path)
-    assert (caught.value.code, caught.value.fields["status"]) == ("no-findings", "interrupted")
+    refusal = refused(EnvironmentFault, stored_report, folder.path)
+    assert (refusal.code, refusal.fields["status"]) == ("no-findings", "interrupted")

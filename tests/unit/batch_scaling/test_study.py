@@ -21,6 +21,7 @@ from paceline.bench.jobs import Answer, Job
 from paceline.cluster.listener import SilentListener
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.errors import ConfigError
+from support.refusals import refused
 
 OWN, TRAIN = 32, 4000
 SHORT, LONG = 5, 40
@@ -306,15 +307,12 @@ def test_without_a_target_it_is_the_loss_after_most_of_the_training() -> None:
     ],
 )
 def test_bad_targets_are_answered_in_words(bench: SimulatedBench, section: dict[str, Any], code: str) -> None:
-    with pytest.raises(StudyFailed) as failed:
-        study(bench, **section)
-    assert failed.value.code == code
+    assert refused(StudyFailed, study, bench, **section).code == code
 
 
 def test_a_training_that_is_evaluated_once_is_too_short() -> None:
-    with pytest.raises(StudyFailed) as failed:
-        target_of(plan_of(), {"evaluations": [(120, {"val/loss": 1.0})], "samples": 120})
-    assert failed.value.code == "target-at-once"
+    failed = refused(StudyFailed, target_of, plan_of(), {"evaluations": [(120, {"val/loss": 1.0})], "samples": 120})
+    assert failed.code == "target-at-once"
 
 
 def config_of(**sections: Any) -> ExperimentConfig:
@@ -354,9 +352,7 @@ def plan_of(train_samples: int | None = 4001, builds_optimizers: bool = False, *
     ],
 )
 def test_what_cannot_be_studied_is_refused_before_it_is_trained(given: dict[str, Any], place: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        plan_of(**given)
-    assert [problem.key for problem in refused.value.problems] == [place]
+    assert [problem.key for problem in refused(ConfigError, plan_of, **given).problems] == [place]
 
 
 def test_a_length_in_steps_stays_the_same_in_samples_and_a_warmup_in_steps() -> None:

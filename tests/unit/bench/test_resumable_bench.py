@@ -12,6 +12,7 @@ from paceline.bench.jobs import Answer, Job, part_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.errors import EnvironmentFault, RunFailed
 from support.bench.study import STUDY
+from support.refusals import refused
 from support.toys import toy_config
 
 LOOK = "duels:look"
@@ -155,7 +156,5 @@ def test_only_a_job_that_checks_again_is_done_again_and_its_answer_must_not_have
     if cores == 2:
         assert resumed(tmp_path, later, in_process=False) == before
     else:
-        with pytest.raises(EnvironmentFault) as caught:
-            resumed(tmp_path, later, in_process=False)
-        assert caught.value.code == STUDY.code
+        assert refused(EnvironmentFault, resumed, tmp_path, later, in_process=False).code == STUDY.code
     assert (first.done, later.done) == (["look", "duel"], ["look"])

@@ -14,6 +14,7 @@ from paceline.errors import ConfigError, Problem
 from support.cluster.coordinators import Events
 from support.cluster.local_runs import enter_folder, local_config, save_checkpoint
 from support.golden import Golden
+from support.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +40,7 @@ def found(text: str) -> tuple[str, str]:
 
 
 def refusal(text: str) -> Problem:
-    with pytest.raises(ConfigError) as caught:
-        found(text)
-    (problem,) = caught.value.problems
+    (problem,) = refused(ConfigError, found, text).problems
     assert problem.key == "model.weights"
     return problem
 
@@ -127,9 +126,7 @@ def test_a_claimed_run_keeps_the_run_that_the_name_meant() -> None:
     launch = prepare_launch(local_config(model__weights="base"), "continue", None, Events())
     launch.run.release()
     assert launch.config.model.weights == launch.record.params["model.weights"] == "base/1"
-    with pytest.raises(ConfigError) as caught:
-        claimed("base/2")
-    assert [problem.key for problem in caught.value.problems] == ["model.weights"]
+    assert [problem.key for problem in refused(ConfigError, claimed, "base/2").problems] == ["model.weights"]
     first.folder.write(status="finished")
     extension = claim_run(local_config(model__weights="base", trainer__epochs=3), Path.cwd() / "runs", "extend")
     extension.release()
@@ -142,15 +139,13 @@ def test_weights_that_are_gone_are_missed_by_a_run_that_has_saved_nothing() -> N
     left("1")
     claimed("base")
     shutil.rmtree("runs/base/1")
-    with pytest.raises(ConfigError) as caught:
-        prepare_launch(local_config(model__weights="base"), "continue", None, Events())
-    assert [problem.code for problem in caught.value.problems] == ["no-weights"]
+    refusal = refused(ConfigError, prepare_launch, local_config(model__weights="base"), "continue", None, Events())
+    assert [problem.code for problem in refusal.problems] == ["no-weights"]
 
 
 def test_missing_weights_end_the_command_before_anything_starts(work: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        train(local_config(), init_from="nowhere")
-    assert [(each.code, each.key) for each in caught.value.problems] == [("no-weights", "model.weights")]
+    refusal = refused(ConfigError, train, local_config(), init_from="nowhere")
+    assert [(each.code, each.key) for each in refusal.problems] == [("no-weights", "model.weights")]
     assert not list((work / "runs").glob("*/2*"))
 
 

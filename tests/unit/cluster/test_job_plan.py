@@ -15,6 +15,7 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.sweeps.planning.planned_trials import plan_trials
 from support.cluster.job_project import CONFIG, FILE, NET, SECRET, SWEEP, enter_project, paceline_submit
 from support.golden import Golden
+from support.refusals import refused
 
 
 @pytest.fixture(autouse=True)
@@ -28,10 +29,9 @@ def plan(*overrides: str, file: str = FILE, **given: Any) -> JobPlan:
 
 def problems_of(*overrides: str, **given: Any) -> tuple[Problem, ...]:
     """What is wrong with a config, which must be something."""
-    with pytest.raises(ConfigError) as caught:
-        plan(*overrides, **given)
-    assert SECRET not in str(caught.value)
-    return caught.value.problems
+    refusal = refused(ConfigError, plan, *overrides, **given)
+    assert SECRET not in str(refusal)
+    return refusal.problems
 
 
 def entrypoint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -147,11 +147,10 @@ def test_a_sweep_may_be_kept_in_a_store() -> None:
 
 
 def test_several_mistakes_are_reported_at_once(golden: Golden) -> None:
-    with pytest.raises(ConfigError) as caught:
-        plan("storage.path=null", "tracking.uri=null", f"model.args.api_key={SECRET}")
-    assert {problem.code for problem in caught.value.problems} == {"storage", "tracking-uri", "secret"}
-    assert all(problem.place for problem in caught.value.problems)
-    golden(str(caught.value))
+    refusal = refused(ConfigError, plan, "storage.path=null", "tracking.uri=null", f"model.args.api_key={SECRET}")
+    assert {problem.code for problem in refusal.problems} == {"storage", "tracking-uri", "secret"}
+    assert all(problem.place for problem in refusal.problems)
+    golden(str(refusal))
 
 
 TUNEUP = "tuneup={techniques: {mine: {model.path: 'elsewhere_net:build'}}}"
@@ -303,7 +302,6 @@ def test_a_folder_that_is_too_large_is_refused(project: Path, monkeypatch: pytes
     monkeypatch.setattr(job_package, "MOST_BYTES", 4 * 2**20)  # the package itself is smaller
     (project / "films").mkdir()
     (project / "films" / "one").write_bytes(bytes(5 * 2**20))
-    with pytest.raises(EnvironmentFault) as caught:
-        plan()
-    assert (caught.value.code, caught.value.exit_code) == ("folder-too-large", 3)
-    assert (caught.value.fields["largest"][0], caught.value.fields["limit_bytes"]) == ("films", 4 * 2**20)  # type: ignore[index]
+    refusal = refused(EnvironmentFault, plan)
+    assert (refusal.code, refusal.exit_code) == ("folder-too-large", 3)
+    assert (refusal.fields["largest"][0], refusal.fields["limit_bytes"]) == ("films", 4 * 2**20)  # type: ignore[index]

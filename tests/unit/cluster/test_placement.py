@@ -25,6 +25,7 @@ from paceline.cluster.preflight import Resources, check_resources, request_of
 from paceline.errors import EnvironmentFault
 from support.cluster.local_runs import local_config
 from support.golden import Golden
+from support.refusals import refused
 
 TWO = (Room(2, 0), Room(2, 0))
 
@@ -164,10 +165,9 @@ def config(**scaling: Any) -> Any:
 
 def test_one_machine_does_not_spread_its_workers_over_nodes(golden: Golden) -> None:
     spread = config(num_workers=2, placement="strict_spread")
-    with pytest.raises(EnvironmentFault) as caught:
-        check_resources(spread, Resources.of_machine(8, 0), "this machine")
-    assert (caught.value.code, caught.value.fields["most_workers"]) == ("cluster-too-small", 1)
-    golden(str(caught.value))
+    refusal = refused(EnvironmentFault, check_resources, spread, Resources.of_machine(8, 0), "this machine")
+    assert (refusal.code, refusal.fields["most_workers"]) == ("cluster-too-small", 1)
+    golden(str(refusal))
     assert check_resources(spread, Resources((Room(4, 0), Room(4, 0))), "the cluster") is False
 
 
@@ -177,10 +177,9 @@ def test_one_machine_does_not_spread_its_workers_over_nodes(golden: Golden) -> N
 )
 def test_too_few_gpus_are_not_replaced_by_cpu_cores(scaling: dict[str, Any], gpus: int, asked: int) -> None:
     auto = config(**scaling, use_gpu="auto")
-    with pytest.raises(EnvironmentFault) as caught:
-        check_resources(auto, Resources.of_machine(8, gpus), "this machine")
-    fields = caught.value.fields
-    assert (caught.value.code, fields["asked"], fields["available"]) == ("too-few-gpus", asked, gpus)
+    refusal = refused(EnvironmentFault, check_resources, auto, Resources.of_machine(8, gpus), "this machine")
+    fields = refusal.fields
+    assert (refusal.code, fields["asked"], fields["available"]) == ("too-few-gpus", asked, gpus)
     assert check_resources(auto, Resources.of_machine(8, 0), "this machine") is False
     assert check_resources(auto, Resources.of_machine(8, asked), "this machine") is True
 
@@ -189,8 +188,7 @@ def test_an_elastic_run_needs_room_for_its_fewest_workers(golden: Golden) -> Non
     elastic = config(num_workers=[2, 4], cpus_per_worker=2)
     assert request_of(elastic, use_gpu=False) == Request(2, 2.0, 0.0, "pack", key="scaling.min_workers")
     assert check_resources(elastic, Resources.of_machine(4, 0), "this machine") is False
-    with pytest.raises(EnvironmentFault) as caught:
-        check_resources(elastic, Resources.of_machine(3, 0), "this machine")
-    assert (caught.value.code, caught.value.fields["asked"]) == ("too-few-cores", 4)
-    assert caught.value.fields["key"] == "scaling.min_workers"
-    golden(str(caught.value))
+    refusal = refused(EnvironmentFault, check_resources, elastic, Resources.of_machine(3, 0), "this machine")
+    assert (refusal.code, refusal.fields["asked"]) == ("too-few-cores", 4)
+    assert refusal.fields["key"] == "scaling.min_workers"
+    golden(str(refusal))

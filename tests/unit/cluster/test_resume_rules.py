@@ -10,11 +10,12 @@ from paceline.cluster.train import make_record, prepare_launch
 from paceline.cluster.train_launch import worker_spec
 from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.config.derived import derive
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError
 from paceline.tracking import metrics
 from support.cluster.coordinators import Events
 from support.cluster.local_runs import enter_folder, local_config, save_checkpoint
 from support.golden import Golden
+from support.refusals import refused
 
 STOP = {"name": "early_stopping", "patience": 3}
 EMA = {"name": "ema", "decay": 0.999}
@@ -39,12 +40,6 @@ def extended(storage: Path, **changes: Any) -> ClaimedRun[Any]:
     run = claim_run(config(**changes), storage, "extend")
     run.release()
     return run
-
-
-def refused(storage: Path, **changes: Any) -> tuple[Problem, ...]:
-    with pytest.raises(ConfigError) as caught:
-        extended(storage, **changes)
-    return caught.value.problems
 
 
 def test_an_extension_is_a_run_of_its_own_that_begins_with_the_finished_ones_checkpoints(tmp_path: Path) -> None:
@@ -78,9 +73,7 @@ def test_the_same_command_continues_an_unfinished_extension(tmp_path: Path) -> N
 def test_the_old_length_does_not_end_an_unfinished_extension(tmp_path: Path, extend: bool, golden: Golden) -> None:
     left(tmp_path)
     run_id = extended(tmp_path, trainer__epochs=4).folder.run_id
-    with pytest.raises(ConfigError) as caught:
-        claim_run(config(), tmp_path, "extend" if extend else "continue")
-    (problem,) = caught.value.problems
+    (problem,) = refused(ConfigError, claim_run, config(), tmp_path, "extend" if extend else "continue").problems
     assert (problem.code, problem.key) == ("resume", "trainer.epochs")
     golden(str(problem).replace(run_id, "<id>"))
 
@@ -95,7 +88,9 @@ def test_a_finished_extension_is_extended_again(tmp_path: Path) -> None:
 
 def test_other_changes_than_the_length_are_listed(tmp_path: Path, golden: Golden) -> None:
     run_id = left(tmp_path).folder.run_id
-    problems = refused(tmp_path, trainer__epochs=4, optimizer__lr=0.2, seed=3, scaling__num_workers=2)
+    problems = refused(
+        ConfigError, extended, tmp_path, trainer__epochs=4, optimizer__lr=0.2, seed=3, scaling__num_workers=2
+    ).problems
     assert [(each.code, each.key) for each in problems] == [("extend", "optimizer.lr"), ("extend", "seed")]
     golden(str(problems[0]).replace(run_id, "<id>"))
 
@@ -113,7 +108,7 @@ def test_no_more_training_than_was_done_is_refused(
     tmp_path: Path, changes: dict[str, Any], key: str, golden: Golden
 ) -> None:
     run_id = left(tmp_path).folder.run_id
-    (problem,) = refused(tmp_path, **changes)
+    (problem,) = refused(ConfigError, extended, tmp_path, **changes).problems
     assert (problem.code, problem.key) == ("nothing-to-extend", key)
     golden(str(problem).replace(run_id, "<id>"))
     assert len(list((tmp_path / "run").glob("*/run.json"))) == 1
@@ -125,7 +120,7 @@ def test_there_is_nothing_to_extend(tmp_path: Path, status: str | None, golden: 
     if status is not None:
         is_lost = status == "no checkpoint"
         run_id = left(tmp_path, "finished" if is_lost else status, step=0 if is_lost else 4).folder.run_id
-    (problem,) = refused(tmp_path, trainer__epochs=4)
+    (problem,) = refused(ConfigError, extended, tmp_path, trainer__epochs=4).problems
     assert (problem.code, problem.key) == ("nothing-to-extend", "name")
     golden(str(problem).replace(run_id, "<id>"))
     assert (tmp_path / "run").exists() == (status is not None)

@@ -30,6 +30,7 @@ from support.cluster.local_runs import enter_folder
 from support.cluster.local_runs import local_config as config
 from support.configs import problems_of
 from support.golden import Golden
+from support.refusals import refused
 
 CANARY = "canary-S3cr3t"
 SERVER = "127.0.0.1:9"
@@ -107,11 +108,10 @@ def test_the_difference_to_an_unfinished_run_shows_no_secret(work: Path) -> None
         (claim_run(run, work / "runs").folder.checkpoints / "step-1").mkdir(parents=True)
 
     claim(CANARY)
-    with pytest.raises(ConfigError) as caught:
-        claim(f"another-{CANARY}")
-    assert "model.args.api_key" in {problem.key for problem in caught.value.problems}
-    assert CANARY not in str(caught.value)
-    assert "@host/x" in str(caught.value)
+    refusal = refused(ConfigError, claim, f"another-{CANARY}")
+    assert "model.args.api_key" in {problem.key for problem in refusal.problems}
+    assert CANARY not in str(refusal)
+    assert "@host/x" in str(refusal)
 
 
 # Places
@@ -133,10 +133,7 @@ ELSEWHERE = {"storage__path": "/shared/runs", "tracking__uri": "http://mlflow:50
 )
 def test_a_cluster_needs_places_outside_the_working_folder(changes: dict[str, Any], keys: list[str]) -> None:
     run = config(**{**ELSEWHERE, **changes})
-    if not keys:
-        require_shared_places(run)
-        return
-    assert [problem.key for problem in problems_of(require_shared_places, run)] == keys
+    assert [problem.key for problem in (problems_of(require_shared_places, run) if keys else ())] == keys
 
 
 @pytest.mark.parametrize("in_job", [False, True], ids=["--address", "a submitted job"])
@@ -144,14 +141,13 @@ def test_a_relative_place_is_refused_at_launch(monkeypatch: pytest.MonkeyPatch, 
     if in_job:
         monkeypatch.setenv("RAY_JOB_ID", "01000000")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
-    with pytest.raises(ConfigError) as caught:
-        prepare(config(storage__path="runs"), address=None if in_job else "10.0.0.1:6379")
-    assert [(problem.code, problem.key) for problem in caught.value.problems] == [
+    refusal = refused(ConfigError, prepare, config(storage__path="runs"), address=None if in_job else "10.0.0.1:6379")
+    assert [(problem.code, problem.key) for problem in refusal.problems] == [
         ("storage", "storage.path"),
         ("tracking-uri", "tracking.uri"),
     ]
     if in_job:
-        golden(str(caught.value))
+        golden(str(refusal))
 
 
 # What is lacking
@@ -165,14 +161,13 @@ def test_a_missing_module_is_found_in_a_config_made_in_python() -> None:
 def test_torch_says_how_many_gpus_this_process_has(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(EnvironmentFault) as few:
-        check_this_machine(config(scaling__use_gpu=True))
-    assert (few.value.code, few.value.fields["asked"], few.value.fields["available"]) == ("too-few-gpus", 1, 0)
-    golden(str(few.value), "GPUs")
-    with pytest.raises(EnvironmentFault) as precision:
-        check_this_machine(config(trainer__precision="16-mixed", scaling__use_gpu="auto"))
-    assert precision.value.code == "precision-needs-gpu"
-    golden(str(precision.value), "precision")
+    few = refused(EnvironmentFault, check_this_machine, config(scaling__use_gpu=True))
+    assert (few.code, few.fields["asked"], few.fields["available"]) == ("too-few-gpus", 1, 0)
+    golden(str(few), "GPUs")
+    half = config(trainer__precision="16-mixed", scaling__use_gpu="auto")
+    precision = refused(EnvironmentFault, check_this_machine, half)
+    assert precision.code == "precision-needs-gpu"
+    golden(str(precision), "precision")
     check_this_machine(config(scaling__use_gpu="auto"))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -199,10 +194,9 @@ def test_a_gpu_that_torch_does_not_see_is_not_used(monkeypatch: pytest.MonkeyPat
 def test_a_full_disk_is_reported_and_the_name_is_free_again(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "write", no_space)
-        with pytest.raises(EnvironmentFault) as caught:
-            prepare(config())
-    assert caught.value.code == "folder-not-writable"
-    assert str(caught.value.fields["folder"]).startswith(str(work / "runs"))
+        refusal = refused(EnvironmentFault, prepare, config())
+    assert refusal.code == "folder-not-writable"
+    assert str(refusal.fields["folder"]).startswith(str(work / "runs"))
     assert is_free(work)
 
 
@@ -210,10 +204,9 @@ def test_a_full_disk_is_reported_and_the_name_is_free_again(work: Path, monkeypa
 def test_a_record_that_cannot_be_written_is_reported_and_the_name_is_free_again(work: Path, file: str) -> None:
     first = released(config())
     (first.run.folder.tracking / file).mkdir(parents=True)
-    with pytest.raises(EnvironmentFault) as caught:
-        train(config(), listener=Events())
-    assert (caught.value.code, caught.value.exit_code) == ("folder-not-writable", 3)
-    assert first.run.folder.run_id in str(caught.value.fields["folder"])
+    refusal = refused(EnvironmentFault, train, config(), listener=Events())
+    assert (refusal.code, refusal.exit_code) == ("folder-not-writable", 3)
+    assert first.run.folder.run_id in str(refusal.fields["folder"])
     assert is_free(work)
 
 
@@ -259,10 +252,9 @@ def frozen() -> nn.Module:
 
 
 def test_code_that_ends_the_program_is_a_failed_run(work: Path, closed: list[tuple[Any, ...]], golden: Golden) -> None:
-    with pytest.raises(RunFailed) as caught:
-        train(config(), model=exiting, listener=Events())
-    golden(str(caught.value))
-    assert "in exiting" in caught.value.traceback_text
+    refusal = refused(RunFailed, train, config(), model=exiting, listener=Events())
+    golden(str(refusal))
+    assert "in exiting" in refusal.traceback_text
     assert status_of(work) == "failed"
     assert closed[0][0] == "FAILED"
 
@@ -312,9 +304,7 @@ def build(width: int = 64) -> nn.Module:
     ids=["model", "number", "task", "data set", "three"],
 )
 def test_an_object_in_place_of_its_builder_is_refused(objects: Any, code: str, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        with_objects(config(), **objects)
-    (problem,) = caught.value.problems
+    (problem,) = refused(ConfigError, with_objects, config(), **objects).problems
     assert (problem.code, problem.key) == (code, key)
 
 

@@ -10,8 +10,8 @@ import pytest
 from paceline.cluster.unfinished_runs import ClaimedRun, claim_run, intent_of
 from paceline.errors import ConfigError, EnvironmentFault
 from support.cluster.local_runs import local_config as config
-from support.configs import problems_of
 from support.golden import Golden
+from support.refusals import refused
 
 
 def claimed(storage: Path, status: str | None = None, checkpoint: bool = False, **options: Any) -> ClaimedRun:
@@ -48,21 +48,19 @@ def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Pat
     folder = claimed(tmp_path, checkpoint=True).folder
     whole = (folder.path / "run.json").read_bytes()
     (folder.path / "run.json").write_bytes(whole[:100])
-    with pytest.raises(EnvironmentFault) as caught:
-        claimed(tmp_path)
-    assert (caught.value.code, caught.value.fields["file"]) == ("run-file-damaged", str(folder.path / "run.json"))
-    golden(str(caught.value).replace(folder.run_id, "<id>"))
+    refusal = refused(EnvironmentFault, claimed, tmp_path)
+    assert (refusal.code, refusal.fields["file"]) == ("run-file-damaged", str(folder.path / "run.json"))
+    golden(str(refusal).replace(folder.run_id, "<id>"))
     (folder.path / "run.json").write_bytes(whole)
     assert claimed(tmp_path).folder == folder
 
 
 def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
     claimed(tmp_path, checkpoint=True)
-    with pytest.raises(ConfigError) as caught:
-        claimed(tmp_path, config=config(optimizer__lr=0.2, seed=3))
-    assert {problem.key for problem in caught.value.problems} == {"optimizer.lr", "seed"}
-    assert "0.1" in str(caught.value)
-    assert "0.2" in str(caught.value)
+    refusal = refused(ConfigError, claimed, tmp_path, config=config(optimizer__lr=0.2, seed=3))
+    assert {problem.key for problem in refusal.problems} == {"optimizer.lr", "seed"}
+    assert "0.1" in str(refusal)
+    assert "0.2" in str(refusal)
 
 
 def test_some_keys_may_differ(tmp_path: Path) -> None:
@@ -97,30 +95,27 @@ def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_asked_for_is_one_thing_and_a_boolean(given: dict[str, Any], code: str) -> None:
-    assert [problem.code for problem in problems_of(lambda: intent_of(**given))] == [code]
+    assert [problem.code for problem in refused(ConfigError, intent_of, **given).problems] == [code]
 
 
 def test_resume_starts_no_new_run(tmp_path: Path) -> None:
     for status in (None, "finished"):
         if status is not None:
             claimed(tmp_path, status=status)
-        with pytest.raises(ConfigError) as caught:
-            claimed(tmp_path, intent="resume")
-        assert [(problem.code, problem.key) for problem in caught.value.problems] == [("resume", "name")]
+        (problem,) = refused(ConfigError, claimed, tmp_path, intent="resume").problems
+        assert (problem.code, problem.key) == ("resume", "name")
     home = tmp_path / "interrupted"
     interrupted = claimed(home, status="interrupted")
-    with pytest.raises(ConfigError) as caught:  # although nothing was saved
-        claimed(home, config=config(optimizer__lr=0.2), intent="resume")
-    assert [problem.key for problem in caught.value.problems] == ["optimizer.lr"]
+    changed = config(optimizer__lr=0.2)
+    (problem,) = refused(ConfigError, claimed, home, config=changed, intent="resume").problems
+    assert problem.key == "optimizer.lr"  # although nothing was saved
     resumed = claimed(home, intent="resume")
     assert (resumed.resumed, resumed.folder) == (True, interrupted.folder)
 
 
 def test_there_is_nothing_to_fork_once_the_newest_run_is_finished(tmp_path: Path, golden: Golden) -> None:
     first = claimed(tmp_path, intent="fork", status="finished")  # the first of its name
-    with pytest.raises(ConfigError) as caught:
-        claimed(tmp_path, config=config(optimizer__lr=0.2), intent="fork")
-    (problem,) = caught.value.problems
+    (problem,) = refused(ConfigError, claimed, tmp_path, config=config(optimizer__lr=0.2), intent="fork").problems
     assert (problem.code, problem.key) == ("nothing-to-fork", "name")
     golden(str(problem).replace(first.folder.run_id, "<id>"))
 
@@ -150,10 +145,9 @@ def test_another_config_than_that_of_a_finished_run_is_reported_to_start_from_sc
 
 def test_one_at_a_time(tmp_path: Path, golden: Golden) -> None:
     run = claim_run(config(), tmp_path)
-    with pytest.raises(EnvironmentFault) as caught:
-        claim_run(config(), tmp_path)
-    assert (caught.value.code, caught.value.fields["name"]) == ("run-in-use", "run")
-    golden(str(caught.value))
+    refusal = refused(EnvironmentFault, claim_run, config(), tmp_path)
+    assert (refusal.code, refusal.fields["name"]) == ("run-in-use", "run")
+    golden(str(refusal))
     run.release()
     claim_run(config(), tmp_path).release()
 
@@ -169,8 +163,7 @@ def test_a_lock_that_is_removed_before_it_is_taken_is_none(tmp_path: Path, monke
 
     monkeypatch.setattr(fcntl, "flock", flock)
     run = claim_run(config(), tmp_path)
-    with pytest.raises(EnvironmentFault):
-        claim_run(config(), tmp_path)
+    refused(EnvironmentFault, claim_run, config(), tmp_path)
     run.release()
 
 

@@ -8,6 +8,7 @@ import pytest
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import find_run, runs_under, trials_of
 from support.golden import Golden
+from support.refusals import refused
 
 OLD, NEW, SWEEP = "20250101-000000-aaaaaa", "20250301-000000-bbbbbb", "20250201-000000-cccccc"
 
@@ -54,9 +55,7 @@ def test_the_storage_may_be_elsewhere(storage: Path, tmp_path: Path, monkeypatch
     away.mkdir()
     monkeypatch.chdir(away)
     assert find_run("mnist", storage).folder == storage / "mnist" / NEW
-    with pytest.raises(EnvironmentFault) as caught:
-        find_run("mnist")
-    assert caught.value.code == "no-run"
+    assert refused(EnvironmentFault, find_run, "mnist").code == "no-run"
 
 
 def test_all_runs_and_trials_are_listed_in_order(storage: Path) -> None:
@@ -81,10 +80,9 @@ def test_all_runs_and_trials_are_listed_in_order(storage: Path) -> None:
     ids=["name", "id", "storage", "checkpoint", "trial", "mlflow", "empty"],
 )
 def test_for_what_is_not_there_the_error_names_what_is(storage: Path, text: str, code: str, golden: Golden) -> None:
-    with pytest.raises(EnvironmentFault) as caught:
-        find_run(text)
-    assert (caught.value.code, caught.value.fields["run"]) == (code, text.strip())
-    golden(str(caught.value))
+    refusal = refused(EnvironmentFault, find_run, text)
+    assert (refusal.code, refusal.fields["run"]) == (code, text.strip())
+    golden(str(refusal))
 
 
 def test_a_run_is_found_by_its_id_in_mlflow(storage: Path) -> None:

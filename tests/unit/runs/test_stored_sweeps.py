@@ -19,6 +19,7 @@ from paceline.sweeps.sweep_log import SweepLog
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import Journal
 from paceline.tracking.metric_points import MetricPoint
+from support.refusals import refused
 from support.storage.stores import STORAGE, go_to, play_store
 from support.sweeps.configs import sweep_config
 
@@ -63,9 +64,7 @@ def test_a_sweep_is_opened_by_its_address_or_its_name(sweep: RunStore) -> None:
         assert (found.sweep_id, found.name, found.status) == (sweep.run_id, "run", "finished")
         assert sorted(found.trials, key=lambda trial: trial.id) == list(TRIALS)
         assert found.folder.is_relative_to(cache_folder() / "copies")
-    with pytest.raises(EnvironmentFault) as caught:
-        load_run(str(sweep.address))
-    assert caught.value.code == "other-kind"
+    assert refused(EnvironmentFault, load_run, str(sweep.address)).code == "other-kind"
 
 
 @pytest.mark.parametrize("place", ["{sweep}/trials/0001", "{sweep}/0001", "run/{id}/0001"])
@@ -119,9 +118,7 @@ def test_a_sweep_runs_while_the_lease_is_that_of_its_launch(sweep: RunStore) -> 
 
 def test_what_is_missing_is_reported(sweep: RunStore) -> None:
     for name in (f"run/{sweep.run_id}/0009", "other"):
-        with pytest.raises(EnvironmentFault) as caught:
-            find_run(name)
-        assert caught.value.code == "no-run"
+        assert refused(EnvironmentFault, find_run, name).code == "no-run"
 
 
 def test_a_run_may_be_named_trials(sweep: RunStore) -> None:

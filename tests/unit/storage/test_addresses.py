@@ -5,6 +5,7 @@ import pytest
 from paceline.errors import ConfigError, Problem
 from paceline.storage.address import is_address, parse
 from support.golden import Golden
+from support.refusals import refused
 
 CANARY = "canary-2h8s7d6f"
 
@@ -29,9 +30,7 @@ def test_an_address_is_read(text: str, shown: str, bucket: str, name: str) -> No
 
 
 def problem_of(text: str) -> Problem:
-    with pytest.raises(ConfigError) as caught:
-        parse(text)
-    (problem,) = caught.value.problems
+    (problem,) = refused(ConfigError, parse, text).problems
     assert (problem.code, problem.key) == ("storage", "storage.path")
     assert problem.hint
     return problem
