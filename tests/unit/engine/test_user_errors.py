@@ -51,28 +51,6 @@ def test_a_task_refuses_other_batches_and_outputs(
     golden(str(refusal))
 
 
-def test_targets_are_classes_of_the_model() -> None:
-    refusal = refused(UnusableCode, Classification(nn.Identity()), (INPUTS, TARGETS + 5))
-    assert (refusal.code, refusal.fields) == ("target-out-of-range", {"classes": 3})
-
-
-@pytest.mark.parametrize(
-    ("logits", "targets", "code"),
-    [
-        (torch.zeros(4, 3), torch.zeros(4), "wrong-target"),
-        (torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.int64), "wrong-target"),
-        (torch.zeros(4, 3), torch.zeros(4, 2), "wrong-target"),
-        (torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64), "wrong-target"),
-        (torch.zeros(4, 3), [0, 1, 2, 0], "wrong-target"),
-        (torch.zeros(4, 3, 2), torch.zeros(4, 2, dtype=torch.int64), "wrong-output"),
-    ],
-    ids=["float", "one-hot", "other classes", "column", "list", "pixels"],
-)
-@pytest.mark.parametrize("is_training", [True, False])
-def test_targets_that_are_no_classes(logits: Any, targets: Any, code: str, is_training: bool) -> None:
-    assert refused(UnusableCode, Classification(nn.Identity()).train(is_training), (logits, targets)).code == code
-
-
 class Returning(PointsTask):
     """Returns what `make` makes of the usual output."""
 

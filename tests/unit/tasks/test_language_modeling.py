@@ -75,7 +75,6 @@ def test_predictions_and_targets_are_of_the_tokens_that_count() -> None:
     predictions = Table().logits.argmax(1)[TOKENS]
     assert result.targets.tolist() == TARGETS[TARGETS != -100].tolist()
     assert result.predictions.tolist() == predictions[TARGETS != -100].tolist()
-    assert build().train()((TOKENS, TARGETS)).predictions is None
 
 
 def test_nothing_that_counts_gives_zero_and_no_gradient() -> None:
@@ -84,11 +83,6 @@ def test_nothing_that_counts_gives_zero_and_no_gradient() -> None:
     result.loss_sum.backward()
     assert (result.loss_sum, result.weight) == (0, 0)
     assert not next(task.parameters()).grad.any()  # type: ignore[union-attr]
-
-
-def test_accuracy_is_for_evaluation_only() -> None:
-    assert build().train()((TOKENS, TARGETS)).metrics == {}
-    assert not output().metrics["accuracy"].requires_grad
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
