@@ -8,10 +8,12 @@ code in other languages.
 
 import ast
 import hashlib
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ def own_digests(config: ExperimentConfig) -> dict[str, str]:
     Net`."""
     found = {**_files_of_techniques(config), **_files_of_loaded()}
     files = {name: file for name, file in found.items() if name not in MAIN and file}
-    digests = {name: _digest(_meaning(source)) for name, source in _sources(files)}
+    digests = dict(_of_files(files))
     for section, target in objects_in(config.model_dump()).items():
         for part, text in parts_of(target, files).items():
             digests[f"{section}: {part}"] = _digest(text)
@@ -39,11 +41,17 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _sources(files: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+def _of_files(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, file in files.items():
         if isinstance(file, str) and file.endswith(".py") and is_own(file):
             with suppress(OSError):
-                yield name, Path(file).read_bytes()
+                status = os.stat(file)
+                yield name, _of_file(file, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=4096)  # each job of a study asks again: parsing a project of 500 modules takes seconds
+def _of_file(file: str, modified_ns: int, num_bytes: int) -> str:
+    return _digest(_meaning(Path(file).read_bytes()))
 
 
 def _files_of_loaded() -> dict[str, Any]:

@@ -86,6 +86,6 @@ def build_of(source: str) -> Any:
 def digests_of(build: Any) -> dict[str, str]:
     """Return the digests of a callable that stands in a config in place of a model."""
     config = toy_config().with_overrides({"model": {"path": build}})
-    with patch("paceline.bench.own_digests._sources", lambda files: iter(())):  # of modules, which take longer
+    with patch("paceline.bench.own_digests._of_files", lambda files: iter(())):  # of modules, which take longer
         digests = own_digests(config)
     return {name: digest for name, digest in digests.items() if name.startswith("model: ")}
