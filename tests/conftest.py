@@ -84,18 +84,15 @@ def prepared_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "mlflow.db"
 
 
-FEW_MODULES = 50
-_num_modules_at_rest = 0
+FEW_OBJECTS = 100_000
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _imported_modules_are_no_garbage() -> None:
     """Each training in this process collects garbage: 0.2 s if it looks through all that torch and MLflow hold."""
-    global _num_modules_at_rest
-    if len(sys.modules) > _num_modules_at_rest + FEW_MODULES:
+    if len(gc.get_objects(generation=2)) > FEW_OBJECTS:  # more were imported, or a test has unfrozen them
         gc.collect()
         gc.freeze()
-        _num_modules_at_rest = len(sys.modules)
 
 
 @pytest.fixture(autouse=True)

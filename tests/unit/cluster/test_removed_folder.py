@@ -64,8 +64,9 @@ class Removing(Callback):
 def remove(what: str, step: int | None) -> tuple[EnvironmentFault, Events, Path]:
     """Train while a folder is removed: the error, the events, and the folder of the run."""
     events = Events()
+    epochs = STEPS // 2 if step else 1
     with pytest.raises(EnvironmentFault) as caught:
-        train(config(), callbacks=[Removing(Path(what), step)], listener=events)
+        train(config(trainer__epochs=epochs), callbacks=[Removing(Path(what), step)], listener=events)
     return caught.value, events, Path(str(caught.value.fields["folder"]))
 
 

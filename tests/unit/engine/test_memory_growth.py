@@ -2,7 +2,6 @@
 
 import gc
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakSet
@@ -41,13 +40,11 @@ class Watched(Classification):
         return output
 
 
-@pytest.fixture(autouse=True)
-def _small_heap() -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def _small_heap() -> None:
     """Leave out what was there before, which each look would walk through."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Held(NamedTuple):

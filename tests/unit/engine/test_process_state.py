@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,10 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _small_heap() -> Iterator[None]:
+def _small_heap() -> None:
     """Each `ProcessState` collects garbage: leave out what is there before, which takes it half a second."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 FLIPPED: dict[str, Callable[[], Any]] = {

@@ -15,4 +15,3 @@ def real_unfreeze() -> Iterator[Callable[[], None]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "unfreeze", lambda: None)
         yield unfreeze
-    gc.unfreeze()
