@@ -39,6 +39,12 @@ def page(found: FoundRun) -> Node:
     return page_of(found)
 
 
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a page whose charts are not looked at: drawing them takes most of its time."""
+    monkeypatch.setattr("paceline.runs.report.sweep_charts.drawn_chart", lambda draw, title: None)
+
+
 def test_the_answer_comes_first(page: Node, golden: Golden) -> None:
     answer = page.classes("answer")[0]
     assert answer.classes("headline")[0].attributes["data-trials"] == "0004 0005"
@@ -93,6 +99,7 @@ def test_there_is_a_picture_of_each_kind(page: Node, found: FoundRun) -> None:
     assert report_of(found) == report_of(found)
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_recorded_picture_is_shown_rather_than_computed_again(tmp_path: Path) -> None:
     page = page_of(made_sweep(tmp_path, some_trials(), artifacts={"importance.png": "PNG"}))
     (image,) = page.all("img")
@@ -114,6 +121,7 @@ def test_the_front_has_the_numbers_of_the_ranking(tmp_path: Path) -> None:
 # Sweeps of other sizes
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_sweep_in_which_nothing_has_finished_has_no_best(tmp_path: Path, golden: Golden) -> None:
     where = {"optimizer.lr": 0.1, "data.global_batch_size": 32}
     page = page_of(made_sweep(tmp_path, [trial(0, 0.4, "running", **where)], written="running"))
@@ -149,6 +157,7 @@ def costs(page: Node) -> dict[tuple[str, str], list[float | None]]:
     return {(row.attributes["data-part"], row.attributes["data-unit"]): row.values for row in rows}
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_the_ledger_is_shown(tmp_path: Path, page: Node) -> None:
     assert costs(page) == {}
     killed = made_sweep(tmp_path, some_trials()[:2], written="running", status=None)
@@ -158,6 +167,7 @@ def test_the_ledger_is_shown(tmp_path: Path, page: Node) -> None:
     assert shown["all", "core"] == [None, 100.0, None, 1.0, pytest.approx(1.0)]
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_newer_ledger_counts_and_includes_other_devices(tmp_path: Path) -> None:
     cores = Ledger("core", 50.0, {**dict.fromkeys(SWEEP_PARTS, 0.0), "pruned": 50.0}, kinds=SWEEP_PARTS)
     found = made_sweep(tmp_path, some_trials()[:2], artifacts={COST_FILE: json.dumps(cores.to_json())})
@@ -168,6 +178,7 @@ def test_a_newer_ledger_counts_and_includes_other_devices(tmp_path: Path) -> Non
     assert "50 core-seconds" in page.one(id="cost").text
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_damaged_ledger_is_left_out(tmp_path: Path) -> None:
     damaged = json.dumps({**LEDGER.to_json(), "price_per_hour": "x"})
     found = made_sweep(tmp_path, some_trials()[:2], artifacts={COST_FILE: damaged})
@@ -194,6 +205,7 @@ def busy_sweep(tmp_path: Path, changes: Mapping[str, Mapping[str, Any]]) -> Node
     return page_of(found)
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_where_speeds_can_be_compared_there_is_no_caveat(tmp_path: Path, page: Node) -> None:
     assert comparison(page) == ()  # nothing is known
     alike = busy_sweep(tmp_path, {})
@@ -233,6 +245,7 @@ def test_a_comparison_counts_trials() -> None:
     assert (unknown.is_known, unknown.doubt) == (False, "")
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_infeasible_settings_are_shown_and_are_not_the_best(tmp_path: Path) -> None:
     broken = [
         replace(each, violations={"val/loss < 1": 0.1 if each.id in ("0004", "0005") else -0.1})
@@ -247,6 +260,7 @@ def test_infeasible_settings_are_shown_and_are_not_the_best(tmp_path: Path) -> N
     assert any("no: val/loss" in cell for cell in rows["0004 0005"].cells)
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_a_report_without_a_feasible_setting_says_so(tmp_path: Path) -> None:
     broken = [replace(each, violations={"val/loss < 1": 0.1}) for each in some_trials()]
     page = page_of(made_sweep(tmp_path, broken))
