@@ -75,37 +75,45 @@ def test_numbers_of_trials_that_were_there_stay() -> None:
     assert all(then.id_of(*then.place_of(f"{number:04d}")) == f"{number:04d}" for number in range(9))
 
 
-def test_new_values_of_a_grid_follow_the_old_ones() -> None:
-    more = {"optimizer.lr": [0.4, 0.1, 0.2], "trainer.epochs": [1, 2]}
-    fewer = {"trainer.epochs": [1], "optimizer.lr": [0.1, 0.2]}
-    found = points_of(config_of(fewer), config_of(more))
-    assert [(own["optimizer.lr"], own["trainer.epochs"]) for own in found.values()] == [
-        *[(0.1, 1), (0.2, 1)],
-        *[(0.4, 1), (0.4, 2), (0.1, 2), (0.2, 2)],
-    ]
-    twice = points_of(config_of(fewer), config_of({**fewer, "trainer.epochs": [1, 2]}), config_of(more))
-    assert {str(sorted(own.items())) for own in twice.values()} == {str(sorted(own.items())) for own in found.values()}
+FEWER: dict[str, Any] = {"trainer.epochs": [1], "optimizer.lr": [0.1, 0.2]}
+MORE: dict[str, Any] = {"optimizer.lr": [0.4, 0.1, 0.2], "trainer.epochs": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "axes", "kept", "new"),
+    [
+        (FEWER, config_of(MORE), ("optimizer.lr", "trainer.epochs"), (1, 1), [(0.4, 1), (0.4, 2), (0.1, 2), (0.2, 2)]),
+        (GRID, config_of(seeds=3), ("optimizer.lr", "seed"), (0, 0), [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]),
+        (  # the trials of the smaller grid have the config's own momentum, 0.9
+            GRID,
+            config_of({"optimizer.momentum": [0.5, 0.9], "optimizer.lr": [0.1, 0.2, 0.4]}),
+            ("optimizer.lr", "optimizer.momentum"),
+            (0.9, 0.9),
+            [(0.1, 0.5), (0.2, 0.5), (0.4, 0.5), (0.4, 0.9)],
+        ),
+    ],
+    ids=["values", "seeds", "axis"],
+)
+def test_new_trials_of_a_grid_follow_the_old_ones(
+    before: dict[str, Any], after: ExperimentConfig, axes: tuple[str, ...], kept: tuple[Any, Any], new: list[Any]
+) -> None:
+    found = points_of(config_of(before), after)
+    assert [tuple(own[axis] for axis in axes) for own in found.values()] == [*zip((0.1, 0.2), kept, strict=True), *new]
+
+
+def test_a_grid_that_is_extended_twice_has_the_trials_of_one_that_was_extended_once() -> None:
+    once = points_of(config_of(FEWER), config_of(MORE))
+    twice = points_of(config_of(FEWER), config_of({**FEWER, "trainer.epochs": [1, 2]}), config_of(MORE))
+    assert {str(sorted(own.items())) for own in twice.values()} == {str(sorted(own.items())) for own in once.values()}
     assert [own["optimizer.lr"] for own in twice.values()] == [0.1, 0.2, 0.1, 0.2, 0.4, 0.4]
 
 
-def test_more_seeds_of_the_same_points() -> None:
-    found = points_of(config_of(), config_of(seeds=3))
-    assert [(own["optimizer.lr"], own["seed"]) for own in found.values()] == [
-        *[(0.1, 0), (0.2, 0)],
-        *[(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)],
-    ]
-
-
-def test_a_larger_random_sweep_is_the_one_that_would_have_been_drawn_at_once() -> None:
-    larger = config_of(LR, **{**RANDOM, "num_samples": 5})
-    assert points_of(config_of(LR, **RANDOM), larger) == points_of(larger)
-
-
-def test_samples_beyond_the_old_ones_are_drawn_from_the_wider_range() -> None:
+def test_further_samples_are_those_that_would_have_been_drawn_at_once() -> None:
+    before, larger = config_of(LR, **RANDOM), config_of(LR, **{**RANDOM, "num_samples": 5})
+    assert points_of(before, larger) == points_of(larger)
     wide = config_of({"optimizer.lr": {"uniform": [0.1, 0.9]}}, search="random", num_samples=40)
-    before, found = points_of(config_of(LR, **RANDOM)), points_of(config_of(LR, **RANDOM), wide)
-    assert [found[id] for id in before] == list(before.values())
-    assert [found[id] for id in list(found)[3:]] == list(points_of(wide).values())[3:]
+    found = points_of(before, wide)
+    assert list(found.values()) == [*points_of(before).values(), *list(points_of(wide).values())[3:]]
     assert max(own["optimizer.lr"] for own in found.values()) > 0.2
 
 
@@ -122,60 +130,39 @@ def test_skipped_points_keep_their_ids_too() -> None:
     ]
 
 
-def test_a_new_axis_of_a_grid_adds_its_other_values() -> None:
-    """The trials of the smaller grid have the config's own momentum, 0.9."""
-    wider = {"optimizer.momentum": [0.5, 0.9], "optimizer.lr": [0.1, 0.2, 0.4]}
-    found = points_of(config_of(), config_of(wider))
-    assert [(own["optimizer.lr"], own["optimizer.momentum"]) for own in found.values()] == [
-        *[(0.1, 0.9), (0.2, 0.9)],
-        *[(0.1, 0.5), (0.2, 0.5), (0.4, 0.5), (0.4, 0.9)],
-    ]
-
-
 # Which sweep
 
 
-def test_a_finished_sweep_is_extended_in_its_own_folder(tmp_path: Path) -> None:
-    folder = finished(tmp_path, config_of())
+@pytest.mark.parametrize("intent", ["continue", "resume"])
+def test_a_finished_sweep_is_extended_in_its_own_folder_and_continued_when_it_was_killed(
+    tmp_path: Path, intent: Any
+) -> None:
+    folder, earlier = finished(tmp_path, config_of()), (section_of(config_of()),)
     larger = config_of({"optimizer.lr": [0.1, 0.2, 0.4]})
-    claimed = extended(tmp_path, larger)
-    assert (claimed.folder.path, claimed.resumed) == (folder.path, True)
+    for _ in range(2):
+        claimed = extended(tmp_path, larger)
+        assert (claimed.folder.path, claimed.resumed, folder.earlier) == (folder.path, True, earlier)
     content = folder.read()
     assert (content["status"], content["config"]) == ("running", json.loads(json.dumps(larger.model_dump(mode="json"))))
-    assert folder.earlier == (section_of(config_of()),)
-
-
-@pytest.mark.parametrize("intent", ["continue", "resume"])
-def test_an_extension_that_was_killed_is_continued(tmp_path: Path, intent: Any) -> None:
-    folder = finished(tmp_path, config_of())
-    larger = config_of({"optimizer.lr": [0.1, 0.2, 0.4]})
-    extended(tmp_path, larger)
-    assert extended(tmp_path, larger).folder.path == folder.path
-    assert earlier_sections(larger, tmp_path / "run", "extend") == folder.earlier == (section_of(config_of()),)
     again = claim_sweep(larger, tmp_path, intent)
     again.release()
     assert (again.folder.path, again.resumed) == (folder.path, True)
-    assert earlier_sections(larger, tmp_path / "run", intent) == folder.earlier
-    assert earlier_sections(larger, tmp_path / "run", "new") == ()
+    known = {each: earlier_sections(larger, tmp_path / "run", each) for each in ("extend", intent, "new")}
+    assert known == {"extend": earlier, intent: earlier, "new": ()}
 
 
-def test_an_extension_is_extended_whether_it_has_finished_or_not(tmp_path: Path) -> None:
+def test_an_extension_is_extended_and_the_next_sweep_of_the_name_knows_nothing_of_it(tmp_path: Path) -> None:
     folder = finished(tmp_path, config_of())
     extended(tmp_path, config_of(seeds=2))
-    extended(tmp_path, config_of(seeds=3))
+    extended(tmp_path, config_of(seeds=3))  # before the first extension has finished
     folder.write(status="finished")
     last = config_of({"optimizer.lr": [0.1, 0.2, 0.4]}, seeds=3)
     extended(tmp_path, last)
     assert [section.seeds for section in folder.earlier] == [1, 2, 3]
     assert len(plan_trials(last, folder.earlier).planned_trials) == 9
-
-
-def test_the_next_sweep_of_the_name_knows_nothing_of_the_extension(tmp_path: Path) -> None:
-    folder = finished(tmp_path, config_of())
-    extended(tmp_path, config_of(seeds=2))
     folder.write(status="finished")
-    assert earlier_sections(config_of(seeds=2), tmp_path / "run", "continue") == ()
-    fresh = claim_sweep(config_of(seeds=2), tmp_path)
+    assert earlier_sections(last, tmp_path / "run", "continue") == ()
+    fresh = claim_sweep(last, tmp_path)
     fresh.release()
     assert (fresh.resumed, fresh.folder.earlier) == (False, ())
 
@@ -211,51 +198,51 @@ def test_there_has_to_be_a_finished_sweep(tmp_path: Path, golden: Any) -> None:
     golden("\n".join(map(str, (missing, unfinished))).replace(run_id, "<sweep>"))
 
 
+def rates(values: Any) -> dict[str, Any]:
+    return {"sweep.space": {"optimizer.lr": values}}
+
+
+STEPS: dict[str, Any] = {"optimizer.lr": {"quniform": [0.1, 0.5, 0.1]}}
+NAMES: dict[str, Any] = {"optimizer.name": ["sgd", "adamw"]}
+WITH_MOMENTUM: dict[str, Any] = {**LR, "optimizer.momentum": [0.9, 0.5]}
+NINE = {"sweep.num_samples": 9}
+
+
 @pytest.mark.parametrize(
-    ("space", "fields", "changes", "key"),
+    ("space", "fields", "changes", "code", "key"),
     [
-        (GRID, {}, {"optimizer.momentum": 0.5}, "optimizer.momentum"),
-        (GRID, {}, {"trainer.epochs": 7}, "trainer.epochs"),
-        (GRID, {}, {"sweep.metric": "val/accuracy"}, "sweep.metric"),
-        (GRID, {}, {"sweep.constraints": {"val/loss": "< 1"}}, "sweep.constraints.val/loss"),
-        (GRID, {}, {"sweep.space": {"optimizer.lr": [0.1, 0.4, 0.5]}}, "sweep.space.optimizer.lr"),
-        (GRID, {}, {"sweep.space": {**GRID, "trainer.epochs": [7, 8]}}, "sweep.space.trainer.epochs"),
-        (
-            {"optimizer.name": ["sgd", "adamw"]},
-            {},
-            {"sweep.space": {"optimizer.name": ["sgd", "adamw"], "optimizer.lr": [0.1, 0.2]}},
-            "sweep.space.optimizer.lr",
-        ),
-        (
-            LR,
-            RANDOM,
-            {"sweep.space": {**LR, "optimizer.momentum": [0.9, 0.5]}, "sweep.num_samples": 9},
-            "sweep.space.optimizer.momentum",
-        ),
-        ({**GRID, "trainer.epochs": [1]}, {}, {"sweep.space": GRID}, "sweep.space.trainer.epochs"),
-        (GRID, {"seeds": 3}, {"sweep.seeds": 2}, "sweep.seeds"),
-        (LR, RANDOM, {"sweep.num_samples": 2}, "sweep.num_samples"),
-        (LR, RANDOM, {"sweep.space": {"optimizer.lr": [0.1, 0.2]}}, "sweep.space.optimizer.lr"),
-        (LR, RANDOM, {"sweep.space": {"optimizer.lr": {"loguniform": [0.1, 0.2]}}}, "sweep.space.optimizer.lr"),
-        (LR, RANDOM, {"sweep.space": {"optimizer.lr": {"uniform": [0.1, 0.19]}}}, "sweep.space.optimizer.lr"),
-        (LR, OPTUNA, {"sweep.space": {"optimizer.lr": {"uniform": [0.11, 0.3]}}}, "sweep.space.optimizer.lr"),
-        (LR, RANDOM, {"sweep.search": "optuna", "sweep.num_samples": 9}, "sweep.search"),
-        (GRID, {"scheduler": "pbt"}, {"sweep.space": {"optimizer.lr": [0.1, 0.2, 0.4]}}, "sweep.scheduler"),
-        (
-            {"optimizer.lr": {"quniform": [0.1, 0.5, 0.1]}},
-            RANDOM,
-            {"sweep.space": {"optimizer.lr": {"quniform": [0.05, 0.55, 0.1]}}, "sweep.num_samples": 9},
-            "sweep.space.optimizer.lr",
-        ),
+        # trials would not belong to the sweep any more
+        (GRID, {}, {"optimizer.momentum": 0.5}, "extend", "optimizer.momentum"),
+        (GRID, {}, {"trainer.epochs": 7}, "extend", "trainer.epochs"),
+        (GRID, {}, {"sweep.metric": "val/accuracy"}, "extend", "sweep.metric"),
+        (GRID, {}, {"sweep.constraints": {"val/loss": "< 1"}}, "extend", "sweep.constraints.val/loss"),
+        (GRID, {}, rates([0.1, 0.4, 0.5]), "extend", "sweep.space.optimizer.lr"),
+        (GRID, {}, {"sweep.space": {**GRID, "trainer.epochs": [7, 8]}}, "extend", "sweep.space.trainer.epochs"),
+        (NAMES, {}, {"sweep.space": {**NAMES, **GRID}}, "extend", "sweep.space.optimizer.lr"),
+        (LR, RANDOM, {"sweep.space": WITH_MOMENTUM, **NINE}, "extend", "sweep.space.optimizer.momentum"),
+        ({**GRID, "trainer.epochs": [1]}, {}, {"sweep.space": GRID}, "extend", "sweep.space.trainer.epochs"),
+        (GRID, {"seeds": 3}, {"sweep.seeds": 2}, "extend", "sweep.seeds"),
+        (LR, RANDOM, {"sweep.num_samples": 2}, "extend", "sweep.num_samples"),
+        (LR, RANDOM, rates([0.1, 0.2]), "extend", "sweep.space.optimizer.lr"),
+        (LR, RANDOM, rates({"loguniform": [0.1, 0.2]}), "extend", "sweep.space.optimizer.lr"),
+        (LR, RANDOM, rates({"uniform": [0.1, 0.19]}), "extend", "sweep.space.optimizer.lr"),
+        (LR, OPTUNA, rates({"uniform": [0.11, 0.3]}), "extend", "sweep.space.optimizer.lr"),
+        (LR, RANDOM, {"sweep.search": "optuna", **NINE}, "extend", "sweep.search"),
+        (GRID, {"scheduler": "pbt"}, rates([0.1, 0.2, 0.4]), "extend", "sweep.scheduler"),
+        (STEPS, RANDOM, {**rates({"quniform": [0.05, 0.55, 0.1]}), **NINE}, "extend", "sweep.space.optimizer.lr"),
+        # there are no more trials
+        (GRID, {}, {}, "nothing-to-extend", "sweep.space"),
+        (GRID, {}, rates([0.2, 0.1]), "nothing-to-extend", "sweep.space"),
+        (LR, RANDOM, rates({"uniform": [0.1, 0.4]}), "nothing-to-extend", "sweep.num_samples"),
     ],
 )
-def test_trials_that_would_not_belong_to_the_sweep_any_more(
-    tmp_path: Path, space: dict[str, Any], fields: dict[str, Any], changes: dict[str, Any], key: str
+def test_an_extension_that_drops_trials_or_adds_none_is_refused(
+    tmp_path: Path, space: dict[str, Any], fields: dict[str, Any], changes: dict[str, Any], code: str, key: str
 ) -> None:
     config = config_of(space, **fields)
     leave_sweep(config, tmp_path)
     [problem] = refused(tmp_path, config.with_overrides(changes))
-    assert (problem.code, problem.key) == ("extend", key)
+    assert (problem.code, problem.key) == (code, key)
     assert problem.hint
 
 
@@ -268,39 +255,14 @@ def test_the_messages_name_both_values(tmp_path: Path, golden: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "fields", "changes", "key"),
-    [
-        (GRID, {}, {}, "sweep.space"),
-        (GRID, {}, {"sweep.space": {"optimizer.lr": [0.2, 0.1]}}, "sweep.space"),
-        (LR, RANDOM, {"sweep.space": {"optimizer.lr": {"uniform": [0.1, 0.4]}}}, "sweep.num_samples"),
-    ],
-)
-def test_an_extension_has_more_trials(
-    tmp_path: Path, space: dict[str, Any], fields: dict[str, Any], changes: dict[str, Any], key: str
-) -> None:
-    config = config_of(space, **fields)
-    leave_sweep(config, tmp_path)
-    [problem] = refused(tmp_path, config.with_overrides(changes))
-    assert (problem.code, problem.key) == ("nothing-to-extend", key)
-
-
-@pytest.mark.parametrize(
     ("space", "fields", "changes"),
     [
-        (GRID, {}, {"sweep.space": {"optimizer.lr": [0.4, 0.2, 0.1]}, "sweep.slots": 2}),
+        (GRID, {}, {**rates([0.4, 0.2, 0.1]), "sweep.slots": 2}),
         (GRID, {}, {"sweep.space": {**GRID, "optimizer.momentum": [0.9, 0.5]}}),
         (GRID, {}, {"sweep.seeds": 2, "sweep.stop": {"wall_seconds": 60}}),
-        (LR, OPTUNA, {"sweep.space": {"optimizer.lr": {"uniform": [0.05, 0.2]}}, "sweep.num_samples": 4}),
-        (
-            {"optimizer.lr": {"quniform": [0.1, 0.5, 0.1]}},
-            RANDOM,
-            {"sweep.space": {"optimizer.lr": {"quniform": [0.0, 0.7, 0.1]}}, "sweep.num_samples": 4},
-        ),
-        (
-            {"trainer.epochs": {"randint": [2, 4]}},
-            RANDOM,
-            {"sweep.space": {"trainer.epochs": {"randint": [1, 9]}}, "sweep.num_samples": 4},
-        ),
+        (LR, OPTUNA, {**rates({"uniform": [0.05, 0.2]}), **NINE}),
+        (STEPS, RANDOM, {**rates({"quniform": [0.0, 0.7, 0.1]}), **NINE}),
+        ({"seed": {"randint": [2, 4]}}, RANDOM, {"sweep.space": {"seed": {"randint": [1, 9]}}, **NINE}),
     ],
 )
 def test_more_of_anything_is_accepted(
@@ -314,28 +276,32 @@ def test_more_of_anything_is_accepted(
 # Seeds and dry runs
 
 
-def test_finished_trials_get_the_keys_that_are_varied_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("larger", "is_grid", "new"),
+    [
+        (config_of(), True, {}),
+        (
+            config_of({**GRID, "optimizer.momentum": [0.5, 0.9]}, seeds=2).with_overrides({"seed": 5}),
+            True,
+            {"optimizer.momentum": 0.9, "seed": 5},
+        ),
+        (config_of(LR, **{**OPTUNA, "seeds": 2}), False, {"seed": 0}),
+    ],
+    ids=["none", "grid", "optuna"],
+)
+def test_finished_trials_get_the_keys_that_are_varied_now(
+    tmp_path: Path, larger: ExperimentConfig, is_grid: bool, new: dict[str, Any]
+) -> None:
     log = SweepLog(tmp_path)
     log.trial(Trial("0000", {"optimizer.lr": 0.1}, "finished", weights_sha256="ab"))
     log.close()
     size = (tmp_path / "log.jsonl").stat().st_size
-    add_new_keys(tmp_path, config_of(), plan_trials(config_of()))
-    assert (tmp_path / "log.jsonl").stat().st_size == size
-    larger = config_of({**GRID, "optimizer.momentum": [0.5, 0.9]}, seeds=2).with_overrides({"seed": 5})
     for _ in range(2):
-        add_new_keys(tmp_path, larger, plan_trials(larger, [section_of(config_of())]))
+        add_new_keys(tmp_path, larger, plan_trials(larger, [section_of(config_of())] if is_grid else []))
     trial = read_log(tmp_path).trials["0000"]
-    assert trial.params == {"optimizer.lr": 0.1, "optimizer.momentum": 0.9, "seed": 5}
+    assert trial.params == {"optimizer.lr": 0.1, **new}
     assert (trial.state, trial.weights_sha256) == ("finished", "ab")
-
-
-def test_finished_trials_of_optuna_get_their_seed(tmp_path: Path) -> None:
-    log = SweepLog(tmp_path)
-    log.trial(Trial("0000", {"optimizer.lr": 0.1}, "finished"))
-    log.close()
-    larger = config_of(LR, **{**OPTUNA, "seeds": 2})
-    add_new_keys(tmp_path, larger, plan_trials(larger))
-    assert read_log(tmp_path).trials["0000"].params == {"optimizer.lr": 0.1, "seed": larger.seed}
+    assert new or (tmp_path / "log.jsonl").stat().st_size == size
 
 
 def test_a_dry_run_shows_the_new_trials_alone(
