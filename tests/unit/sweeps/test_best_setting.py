@@ -29,16 +29,3 @@ def test_best_is_that_of_the_ranking_at_each_moment(seed: int, objectives: list[
         expected, found = ranking.best_setting(trials, objectives), best.summary()
         assert means(found) == means(expected)
     assert means(found)
-
-
-def test_work_does_not_grow_with_the_number_of_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    summarised = []
-    original = ranking.summary_of
-    monkeypatch.setattr(
-        ranking, "summary_of", lambda trials, metrics: summarised.append(len(trials)) or original(trials, metrics)
-    )
-    best = BestSetting([("loss", "min")])
-    for number in range(300):
-        best.add(Trial(f"{number:04d}", {"lr": number}, "finished", metrics={"loss": float(number % 7)}))
-        best.summary()
-    assert sum(summarised) == 600

@@ -20,7 +20,6 @@ from paceline.sweeps.results.ranking import Objective, with_violations
 from paceline.sweeps.results.record import best_config, trials_json
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.states import TrialState
-from paceline.sweeps.sweep_log import SweepLog, read_log
 from paceline.sweeps.trial import Trial, TrialTable
 from paceline.tracking.trials_table import TrialRow, trials_csv
 from support.sweeps.configs import sweep_config
@@ -90,26 +89,13 @@ def test_the_mean_over_seeds_decides_and_the_best_seed_is_feasible() -> None:
     assert best.id == "0003"
 
 
-def test_json_says_which_trials_are_feasible_and_what_the_others_break() -> None:
-    told = {one["id"]: (one["feasible"], one["broken"]) for one in result(INFEASIBLE_BETTER).to_json()["trials"]}
-    broken = ["peak_memory_bytes <= 1KiB"]
-    assert told == {"0001": (False, broken), "0002": (True, []), "0003": (True, []), "0004": (None, [])}
-    assert [one["feasible"] for one in json.loads(trials_json(INFEASIBLE_BETTER))] == [False, True, True, None]
-    plain = Trial("0000", {}, "finished").to_json()
-    assert (plain["feasible"], plain["broken"]) == (True, [])
-
-
-def test_a_finished_trial_without_the_metric_is_infeasible() -> None:
-    limit = [Constraint.parse("val/f1", "> 0.5")]
-    assert with_violations(Trial("0", {}, "finished"), limit).is_feasible is False
-    pruned = with_violations(Trial("0", {}, "pruned"), limit)
-    assert (pruned.is_feasible, pruned.broken) == (None, [])
-
-
-def test_data_frames_and_the_ranking_show_what_is_infeasible() -> None:
+def test_each_form_of_a_result_shows_what_is_infeasible() -> None:
     found = result(INFEASIBLE_BETTER)
-    assert list(found.df["feasible"]) == [False, True, True, None]
-    assert list(found.df["broken"]) == ["peak_memory_bytes <= 1KiB", "", "", ""]
+    feasible, broken = [False, True, True, None], [["peak_memory_bytes <= 1KiB"], [], [], []]
+    told = [(one["id"], one["feasible"], one["broken"]) for one in found.to_json()["trials"]]
+    assert told == list(zip(("0001", "0002", "0003", "0004"), feasible, broken, strict=True))
+    assert [one["feasible"] for one in json.loads(trials_json(INFEASIBLE_BETTER))] == feasible
+    assert (list(found.df["feasible"]), list(found.df["broken"])) == (feasible, [*broken[0], "", "", ""])
     assert list(found.table["feasible"]) == [True, True, False, None]
     heading, *lines = found._text._ranking
     column = heading.index("feasible")
@@ -120,30 +106,29 @@ def test_data_frames_and_the_ranking_show_what_is_infeasible() -> None:
     ]
     assert "feasible" in found._repr_html_()
     assert "1 infeasible" in dict(found.rows())["trials"]
+    rows = [TrialRow(one.id, one.setting, one.state, violations=one.violations) for one in INFEASIBLE_BETTER]
+    table = list(csv.DictReader(io.StringIO(trials_csv(rows))))
+    assert [(row["feasible"], row["broken"]) for row in table] == [
+        ("false", *broken[0]),
+        ("true", ""),
+        ("true", ""),
+        ("", ""),
+    ]
 
 
 def test_a_sweep_without_constraints_has_no_columns_about_them() -> None:
     found = result([replace(one, violations={}) for one in INFEASIBLE_BETTER])
     assert "feasible" not in [*found.df.columns, *found.table.columns, *found._text._ranking[0]]
     assert "constraints" not in dict(found.rows())
+    assert "feasible" not in trials_csv([TrialRow(one.id, one.setting, one.state) for one in INFEASIBLE_BETTER])
+    assert {(one["feasible"], tuple(one["broken"])) for one in found.to_json()["trials"]} == {(True, ()), (None, ())}
 
 
-def test_the_table_for_spreadsheets_has_two_more_columns() -> None:
-    rows = [TrialRow(one.id, one.setting, one.state, violations=one.violations) for one in INFEASIBLE_BETTER]
-    table = list(csv.DictReader(io.StringIO(trials_csv(rows))))
-    assert [row["feasible"] for row in table] == ["false", "true", "true", ""]
-    assert [row["broken"] for row in table] == ["peak_memory_bytes <= 1KiB", "", "", ""]
-    assert "feasible" not in trials_csv([replace(row, violations={}) for row in rows])
-
-
-def test_the_journal_keeps_what_is_broken(tmp_path: Path) -> None:
-    log = SweepLog(tmp_path)
-    log.trial(INFEASIBLE_BETTER[0])
-    log.trial(with_violations(Trial("0001", {}, "finished"), [Constraint.parse("x", "< 1")]))
-    log.close()
-    trials = read_log(tmp_path).trials
-    assert [trials[id].broken for id in ("0001",)] == [["x < 1"]]
-    assert trials["0001"].violations["x < 1"] == float("inf")
+def test_a_finished_trial_without_the_metric_is_infeasible() -> None:
+    limit = [Constraint.parse("val/f1", "> 0.5")]
+    assert with_violations(Trial("0", {}, "finished"), limit).is_feasible is False
+    pruned = with_violations(Trial("0", {}, "pruned"), limit)
+    assert (pruned.is_feasible, pruned.broken) == (None, [])
 
 
 def test_pictures_mark_no_infeasible_setting_as_the_best() -> None:

@@ -126,6 +126,17 @@ def test_each_point_has_a_row(run: Run, golden: Any) -> None:
     golden(found.text)  # with the table
 
 
+def test_steps_samples_and_rate_follow_from_each_point(run: Run) -> None:
+    base = {"optimizer": {"name": "sgd", "lr": 0.1, "lr_scaling": "linear"}}
+    found = run({"data.global_batch_size": [64, 300], "trainer.max_steps": [None, 5]}, base=base)
+    assert found.column("total_steps") == [30, 5, 9, 5]
+    assert found.column("samples") == [SAMPLES, 5 * 64, SAMPLES, 640 + 2 * 300]
+    assert found["total_samples"] == sum(found.column("samples"))
+    assert found.column("lr")[2] == 0.1 * 300 / 256
+    dropping = {"data": {**DATA, "drop_last": True}}
+    assert run({"data.global_batch_size": [300]}, base=dropping)["total_samples"] == EPOCHS * 2 * 300
+
+
 def test_skipped_points_have_a_reason(run: Run, golden: Any) -> None:
     space = {"scaling.num_workers": [1, 3]}
     found = run(space, invalid="skip")

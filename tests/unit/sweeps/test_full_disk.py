@@ -19,7 +19,7 @@ from paceline.sweeps.trial import PlannedTrial, Trial
 from support.cluster.coordinators import no_space
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of
-from support.sweeps.simulation import SimulatedSweep, Training, ends_with, play, simulated, until_stopped, with_rungs
+from support.sweeps.simulation import SimulatedSweep, Training, ends_with, simulated, until_stopped, with_rungs
 
 REASON = "its state could not be saved in /runs: No space left on device"
 
@@ -79,35 +79,21 @@ async def test_trial_that_finishes_shows_that_there_is_room(sweep: SimulatedSwee
     assert (await sweep.view()).over == ""
 
 
-def test_same_command_continues_with_the_trials_that_were_left(new_sweep: Any) -> None:
-    sweep = new_sweep()
-    sweep.trainings = {"0000": [finds_disk_full()], "0001": [finds_disk_full()]}
-
-    async def fills_up() -> None:
-        assert [(await sweep.run(f"000{number}")).state for number in range(3)] == ["pending"] * 3
-
-    play(sweep, fills_up)
-    assert sweep.history().ended == {}
-    again = new_sweep()
-
-    async def later() -> None:
-        assert (await again.view()).disk_full == ""
-        assert [(await again.run(f"000{number}")).state for number in range(3)] == ["finished"] * 3
-        assert (await again.trial("0000")).attempts == 2
-
-    play(again, later)
-
-
 @simulated()
-async def test_records_that_cannot_be_opened_stop_the_sweep(
+async def test_trials_whose_records_cannot_be_opened_are_left_and_stop_the_sweep(
     sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(slot_scheduler, "TrialCoordinator", no_space)
+        assert (await sweep.run("0000")).state == "pending"
+    assert "trial-not-recorded" in await sweep.warnings()
+    assert (await sweep.run("0000")).state == "finished"  # there is room again
     monkeypatch.setattr(slot_scheduler, "TrialCoordinator", no_space)
-    assert [(await sweep.run(f"000{number}")).state for number in range(3)] == ["pending"] * 3
+    assert [(await sweep.run(f"000{number}")).state for number in (1, 2, 3)] == ["pending"] * 3
     view = await sweep.view()
     assert (bool(view.over), view.fault) == (True, view.disk_full)
     assert "No space left" in view.fault
-    assert sorted(await sweep.states()) == ["0000", "0001"]  # the third one was not asked for
+    assert sorted(await sweep.states()) == ["0000", "0001", "0002"]  # the last one was not asked for
 
 
 @simulated()

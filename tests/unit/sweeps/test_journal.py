@@ -25,6 +25,7 @@ TRIAL = Trial(
     attempts=2,
     checkpoint="step-3",
     mlflow_run_id="c0",
+    violations={"val/f1 > 0.5": math.inf, "seconds < 60": -58.5},
 )
 
 

@@ -1,6 +1,7 @@
-"""The points of a sweep: their order and numbers, what is drawn, what is refused or skipped, and what they come to."""
+"""The points of a sweep: their order and numbers, what is drawn, and what is refused or skipped."""
 
 import warnings
+from math import log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import pytest
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import ConfigWarning
 from paceline.errors import ConfigError, Problem
-from paceline.sweeps.planning.forecast import Preview, describe_trials
 from paceline.sweeps.planning.planned_trials import PlannedTrials, plan_trials, trial_config
+from paceline.sweeps.planning.valley import WIDTH
 from support.sweeps.configs import sweep_config
 
 BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k", "global_batch_size": 64}}
@@ -30,11 +31,6 @@ def points_of(space: dict[str, Any], base: dict[str, Any] | None = None, **field
 
 def settings_of(space: dict[str, Any], base: dict[str, Any] | None = None, **fields: Any) -> list[tuple[Any, ...]]:
     return [tuple(point.params.values()) for point in points_of(space, base, **fields).planned_trials]
-
-
-def preview_of(space: dict[str, Any], base: dict[str, Any] | None = None) -> Preview:
-    config = config_of(space, base)
-    return describe_trials(config, plan_trials(config).planned_trials)
 
 
 def refused(space: dict[str, Any], base: dict[str, Any] | None = None, **fields: Any) -> list[Problem]:
@@ -210,27 +206,42 @@ def test_config_of_a_trial_has_its_overrides_and_no_sweep() -> None:
         trial_config(config, {"optimizer.lr": -1})
 
 
-def test_preview_derives_steps_samples_and_rate_of_each_point(golden: Any) -> None:
-    base = {"trainer": {"epochs": 2}, "optimizer": {"name": "sgd", "lr": 0.1, "lr_scaling": "linear"}}
-    preview = preview_of({"data.global_batch_size": [64, 300], "trainer.max_steps": [None, 20]}, base)
-    assert [(row.id, row.global_batch_size, row.total_steps, row.samples) for row in preview.rows] == [
-        ("0000", 64, 126, 8000),
-        ("0001", 64, 20, 1280),
-        ("0002", 300, 28, 8000),
-        ("0003", 300, 20, 4000 + 6 * 300),
-    ]
-    assert preview.total_samples == 8000 + 1280 + 8000 + 5800
-    row = preview.rows[2]
-    assert (row.lr, row.micro_batch_size, row.gradient_accumulation_steps) == (0.1 * 300 / 256, 300, 1)
-    assert row.params == {"data.global_batch_size": 300, "trainer.max_steps": None}
-    assert row.warnings == ()
-    golden(row.lr_rule)
+# `search: scale`: settings around the learning rate that the rule expects for each batch size
+
+SIZES = [32, 64, 128]
 
 
-def test_preview_counts_dropped_samples_warns_and_leaves_unknown_sizes_open() -> None:
-    dropping = {"data": {"name": "mnist5k", "global_batch_size": 64, "drop_last": True}}
-    assert preview_of({"data.global_batch_size": [300]}, dropping).total_samples == 13 * 300
-    assert [len(row.warnings) for row in preview_of({"lr_scheduler.warmup_steps": [0, 100]}).rows] == [0, 1]
-    own = {"data": {"path": "support.sweeps.user_code:build_anything", "micro_batch_size": 8}}
-    preview = preview_of({"optimizer.lr": [0.1]}, own)
-    assert (preview.rows[0].global_batch_size, preview.rows[0].samples, preview.total_samples) == (8, None, None)
+def scale_settings(optimizer: dict[str, Any], samples: int = 30, **space: Any) -> list[dict[str, Any]]:
+    whole = {"data.global_batch_size": SIZES, "optimizer.lr": {"loguniform": [1e-6, 1e3]}, **space}
+    base = {"data": {"name": "mnist5k", "global_batch_size": 32}, "optimizer": {"lr": 0.02, **optimizer}}
+    made = points_of(whole, base, search="scale", num_samples=samples, seeds=1)
+    return [dict(planned_trial.params) for planned_trial in made.planned_trials]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        ({"name": "sgd"}, lambda ratio: 0.02 * ratio),
+        ({"name": "adamw"}, lambda ratio: 0.02 * sqrt(ratio)),
+        ({"name": "sgd", "lr_scaling": "linear", "base_batch_size": 32}, lambda ratio: 0.02),
+    ],
+    ids=["sgd", "adamw", "scaled by the optimizer"],
+)
+def test_learning_rates_lie_on_both_sides_of_the_rule(optimizer: dict[str, Any], expected: Any) -> None:
+    found = scale_settings(optimizer)
+    for size in SIZES:
+        rates = [each["optimizer.lr"] for each in found if each["data.global_batch_size"] == size]
+        assert len(rates) == 10
+        offsets = [log(rate / expected(size / 32)) / log(WIDTH) for rate in rates]
+        assert offsets[0] == pytest.approx(0.0, abs=1e-9)
+        assert max(map(abs, offsets)) <= 1
+        # evenly: none of ten equal parts but a few is without one
+        assert len({int(5 * (offset + 1)) for offset in offsets}) >= 7
+
+
+def test_more_settings_along_the_rule_begin_with_the_same_and_keep_the_range() -> None:
+    few, many = (scale_settings({"name": "sgd"}, number, **{"trainer.epochs": [1, 2]}) for number in (5, 40))
+    assert many[:5] == few
+    assert {each["trainer.epochs"] for each in many} == {1, 2}
+    narrow = scale_settings({"name": "sgd"}, **{"optimizer.lr": {"loguniform": [0.03, 0.05]}})
+    assert all(0.03 <= each["optimizer.lr"] <= 0.05 for each in narrow)

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.slot import Slot
-from paceline.sweeps.states import ATTEMPT, ENDED, SLOT, TRIAL, IllegalTransition, moved
+from paceline.sweeps.states import ATTEMPT, SLOT, TRIAL, IllegalTransition
 from paceline.sweeps.trial import PlannedTrial, Trial
 from support.sweeps.simulation import ONE, TWO, SimulatedSweep, simulated
 
@@ -78,8 +78,3 @@ async def test_recorder_takes_the_transitions_of_a_trial_and_no_other(sweep: Sim
         else:
             with pytest.raises(IllegalTransition):
                 recorder.note(Trial(f"{number:04d}", {}, after))
-
-
-def test_states_without_followers_are_the_ends() -> None:
-    assert set(ENDED) == {"finished", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom"}
-    assert {moved(TRIAL, state, state) for state in ENDED} == set(ENDED)

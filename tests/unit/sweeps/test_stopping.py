@@ -1,4 +1,4 @@
-"""A sweep's coordinator: stops, limits and targets, a later launch, and a disk that is full."""
+"""A sweep's coordinator: stops, limits and targets, and a later launch."""
 
 import asyncio
 import math
@@ -10,7 +10,6 @@ from paceline.sweeps.coordinator.sweep_rules import is_hopeless
 from paceline.sweeps.messages import Attempt
 from paceline.sweeps.trial import PlannedTrial
 from paceline.tracking.metric_points import MetricReading
-from support.cluster.coordinators import no_space
 from support.sweeps.simulation import (
     ONE,
     SimulatedSweep,
@@ -31,15 +30,18 @@ async def test_stop_ends_what_runs_and_lets_nothing_begin(sweep: SimulatedSweep)
     calls = [asyncio.create_task(sweep.run(id)) for id in ("0000", "0002")]
     await sweep.until(lambda: len(sweep.taken) == 2)
     await sweep.until_state("0002", "pending")
-    await sweep.coordinator.end_early("interrupted")
+    await sweep.coordinator.end_early("stopped after 5 s")
     reports = [*await asyncio.gather(*calls), await sweep.run("0001"), await sweep.run("0004")]
     assert [(report.state, report.is_over) for report in reports] == [("pending", True)] * 4
     await sweep.until(lambda: not sweep.alive)
     view = await sweep.view()
-    assert view.over == "interrupted"
+    assert view.over == "stopped after 5 s"
     assert await sweep.states() == {"0000": "pending", "0001": "pending", "0002": "pending"}
     assert [group.shape for group in view.groups] == [None, None]
     assert sorted(taken.trial for taken in sweep.taken) == ["0000", "0001"]
+    await sweep.close()
+    trial = sweep.history().trials["0000"]
+    assert (trial.state, trial.reason) == ("pending", "stopped after 5 s")
 
 
 @simulated(groups=False)
@@ -50,19 +52,6 @@ async def test_stop_before_the_group_has_come(sweep: SimulatedSweep) -> None:
     assert (await call).state == "pending"
     await leaving
     assert await sweep.coordinator.enter(0, 1, 0, b"") is None
-
-
-@simulated()
-async def test_limit_of_the_sweep_stops_its_trials(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [until_stopped]}
-    call = asyncio.create_task(sweep.run("0000"))
-    await sweep.until(lambda: sweep.taken)
-    await sweep.coordinator.end_early("stopped after 5 s")
-    await call
-    assert (await sweep.view()).over == "stopped after 5 s"
-    await sweep.close()
-    trial = sweep.history().trials["0000"]
-    assert (trial.state, trial.reason) == ("pending", "stopped after 5 s")
 
 
 @simulated(trial_seconds=0.05)
@@ -202,11 +191,13 @@ async def test_groups_without_trials_to_come_are_ended(sweep: SimulatedSweep) ->
     await last
 
 
-def test_later_launch_knows_the_trials_that_have_ended(new_sweep: Any) -> None:
+def test_later_launch_knows_the_trials_that_have_ended_and_continues_with_the_others(new_sweep: Any) -> None:
     first = new_sweep()
-    first.trainings = {"0001": [with_rungs(1)], "0002": [with_rungs(1, 3)]}
+    finds_disk_full = ends_with("failed", kind="full_disk", reason="No space left on device")
+    first.trainings = {"0001": [with_rungs(1)], "0002": [with_rungs(1, 3)], "0003": [finds_disk_full]}
 
     async def interrupted() -> None:
+        await first.run("0003")
         await first.run("0000")
         await first.run("0001")
         await first.coordinator.prune("0001", "why")
@@ -215,17 +206,20 @@ def test_later_launch_knows_the_trials_that_have_ended(new_sweep: Any) -> None:
         await first.coordinator.end_early("interrupted")
 
     play(first, interrupted)
+    assert set(first.history().ended) == {"0000", "0001"}
     again = new_sweep()
 
     async def resumed() -> None:
+        assert (await again.view()).disk_full == ""
         finished, pruned = await again.run("0000"), await again.run("0001")
         assert (finished.state, finished.values["samples"], finished.values["val/accuracy"]) == ("finished", 100, 0.5)
         assert (pruned.state, pruned.values["samples"], pruned.values["epochs"]) == ("pruned", 10, 0.1)
-        assert (await again.run("0002")).state == "finished"
-        assert (await again.trial("0002")).attempts == 2
+        for id in ("0002", "0003"):
+            assert (await again.run(id)).state == "finished"
+            assert (await again.trial(id)).attempts == 2
 
     play(again, resumed)
-    assert [taken.trial for taken in again.taken] == ["0002"]
+    assert [taken.trial for taken in again.taken] == ["0002", "0003"]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +234,7 @@ def test_later_launch_knows_the_trials_that_have_ended(new_sweep: Any) -> None:
 @simulated()
 async def test_full_disk_loses_no_trial(sweep: SimulatedSweep, part: str, warns: bool) -> None:
     sweep.trainings = {"0000": [with_rungs(1)]}
-    call = await sweep.begin("0000")  # one whose record cannot be opened does not begin: the next test
+    call = await sweep.begin("0000")  # one whose record cannot be opened does not begin
     with full_disk(part):
         assert (await call).values["step"] == 1
         assert (await sweep.run("0000")).state == "finished"
@@ -248,18 +242,6 @@ async def test_full_disk_loses_no_trial(sweep: SimulatedSweep, part: str, warns:
     warnings = await sweep.events("warning")
     assert any("No space left" in str(told) for told in [*warnings, report["error"]])
     assert bool(warnings) or not warns
-
-
-@simulated()
-async def test_trial_that_cannot_be_recorded_is_left_for_later(
-    sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("paceline.sweeps.coordinator.slot_scheduler.TrialCoordinator", no_space)
-        assert (await sweep.run("0000")).state == "pending"
-    assert "trial-not-recorded" in await sweep.warnings()
-    assert await sweep.states() == {"0000": "pending"}
-    assert (await sweep.run("0000")).state == "finished"
 
 
 @simulated()
