@@ -100,12 +100,6 @@ def test_checkpoint_that_takes_long_is_waited_for(tmp_path: Path, golden: Any) -
     golden("\n".join(scene.listener.stages))
 
 
-def test_checkpoint_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_driver, "SAVE_SECONDS", 0.05)
-    scene = Scene(tmp_path, [view([], over="interrupted", busy=1)])
-    assert scene.driver.run().status == "interrupted"
-
-
 def test_trials_stop_when_tune_has_failed(tmp_path: Path) -> None:
     views = [view([]), view([], busy=1), view([], busy=1), view(FINISHED)]
     scene = Scene(tmp_path, views, FakeTune(ValueError("no")))
@@ -126,11 +120,6 @@ def test_sweep_with_a_metric_that_no_trial_reports_is_over(tmp_path: Path, golde
         _result(scene.launch, closing, 1.0)
     assert caught.value.code == "unknown-metric"
     golden(str(caught.value))
-
-
-def test_sweep_whose_groups_did_not_start_can_be_resumed(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, [view(FINISHED, over="no GPU", fault="no GPU")])
-    assert (scene.driver.run().fault, scene.status) == ("no GPU", "interrupted")
 
 
 def test_sweep_whose_folder_is_removed_ends_early_with_an_error(tmp_path: Path) -> None:
@@ -184,21 +173,24 @@ def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
 
 
 @pytest.mark.parametrize(
-    ("over", "fault", "disk_full"), [("full", "full", "full"), ("", "", "full"), ("interrupted", "", "")]
+    ("trials", "shown", "fault", "disk_full", "status"),
+    [
+        ([], {"over": "interrupted", "busy": 1}, "", "", "interrupted"),  # a checkpoint that never ends
+        (FINISHED, {"over": "no GPU", "fault": "no GPU"}, "no GPU", "", "interrupted"),
+        (FINISHED[:1], {"over": "full", "fault": "full", "disk_full": "full"}, "full", "full", "interrupted"),
+        (FINISHED[:1], {"disk_full": "full"}, "", "full", "interrupted"),
+        (FINISHED[:1], {"over": "interrupted", "disk_full": "full"}, "", "", "interrupted"),
+        (FINISHED, {"disk_full": "full"}, "", "", "running"),  # there was room for all; `conclude` finishes it
+    ],
 )
-def test_driver_knows_that_trials_are_left_for_want_of_room(
-    tmp_path: Path, over: str, fault: str, disk_full: str
+def test_sweep_that_left_trials_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trials: Any, shown: Any, fault: str, disk_full: str, status: str
 ) -> None:
-    scene = Scene(tmp_path, [view(FINISHED[:1], over=over, fault=fault, disk_full="full")])
+    monkeypatch.setattr(sweep_driver, "SAVE_SECONDS", 0.05)
+    scene = Scene(tmp_path, [view(trials, **shown)])
     closing = scene.driver.run()
-    assert (closing.fault, closing.disk_full, scene.status) == (fault, disk_full, "interrupted")
-
-
-def test_all_trials_have_finished_though_one_found_the_disk_full(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, [view(FINISHED, disk_full="full")])
-    assert scene.driver.run().disk_full == ""
-    scene.launch.conclude()
-    assert scene.status == "finished"
+    assert (closing.fault, closing.disk_full) == (fault, disk_full)
+    assert scene.status == status
 
 
 def test_full_disk_of_tune_is_no_failure_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import ray
 from paceline.cluster.placement import Room
 from paceline.cluster.preflight import Resources, cluster_resources, warn_of_fixed_size
 from paceline.config.experiment import ExperimentConfig
-from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import ConfigError, EnvironmentFault
 from paceline.sweeps.launch import SlotPlan
 from paceline.sweeps.messages import GroupShape
@@ -28,6 +27,7 @@ from paceline.sweeps.sweep import sweep
 from paceline.sweeps.trial import PlannedTrial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.launches import RecordingListener, launch_of
+from support.sweeps.trainables import measured_data
 
 POINTS = [PlannedTrial("0000", {"optimizer.lr": 0.1}), PlannedTrial("0001", {"data.global_batch_size": 64})]
 OWN_DATA = {"path": "support.sweeps.user_code:build_anything", "global_batch_size": 32}
@@ -104,9 +104,7 @@ def test_data_parallel_without_ray_workers_gets_a_worker_with_two_gpus() -> None
 
 
 def test_data_of_points_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    sizes = SyntheticConfig.sizes
-    monkeypatch.setattr(SyntheticConfig, "sizes", lambda self: (asked.append(self), sizes(self))[1])
+    asked = measured_data(monkeypatch)
     configs = TrialConfigs(config())
     assert [each.data.global_batch_size for each in configs.of(POINTS)] == [32, 64]
     assert (configs.longest(POINTS, "samples"), len(asked)) == (640, 1)

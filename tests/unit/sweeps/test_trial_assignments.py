@@ -5,19 +5,17 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.preflight import Resources
-from paceline.cluster.user_code import python_objects, with_objects
-from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
-from paceline.config.experiment import ExperimentConfig
+from paceline.cluster.user_code import with_objects
+from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.data.synthetic import SyntheticConfig
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.messages import TrialReport
-from paceline.sweeps.search.trainable import STATE, TrialTrainable
+from paceline.sweeps.search.trainable import STATE
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
-from paceline.sweeps.search.tune_trials import TRIAL
 from paceline.sweeps.trial import PlannedTrial
-from support.sweeps.configs import RATES, sweep_config
+from support.sweeps.configs import sweep_config
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
+from support.sweeps.trainables import measured_data, spec_builder_of, trainable_at, tuned
 from support.sweeps.user_code import LargeModel
 
 CANARY = "hunter2hunter2"
@@ -26,13 +24,6 @@ PATH = "support.sweeps.user_code:LargeModel"
 
 DATA = {"name": "synthetic", "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
 CONFIG = sweep_config(base={"data": DATA})
-
-
-def spec_builder_of(base: ExperimentConfig) -> TrialSpecBuilder:
-    worker_spec = WorkerSpec(base.model_dump_json(), python_objects(base)).travelling()
-    return TrialSpecBuilder(
-        worker_spec, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources.of_machine(2.0, 0.0)
-    )
 
 
 @pytest.fixture
@@ -61,9 +52,7 @@ def test_axis_replaces_a_python_object_by_a_component(maker: TrialSpecBuilder) -
 
 
 def test_maker_travels_and_asks_data_for_their_sizes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    sizes = SyntheticConfig.sizes
-    monkeypatch.setattr(SyntheticConfig, "sizes", lambda self: (asked.append(self), sizes(self))[1])
+    asked = measured_data(monkeypatch)
     maker = pickle.loads(pickle.dumps(spec_builder_of(CONFIG)))
     assert {maker.make(PlannedTrial("0000", {"optimizer.lr": rate})).total_steps for rate in (0.1, 0.2, 0.3)} == {2}
     assert len(asked) == 1
@@ -77,23 +66,13 @@ def test_secret_is_not_in_the_record_of_a_trial(params: dict[str, Any]) -> None:
     assert CANARY[:6] not in repr(record)
 
 
-def trainable_at(coordinator: FakeActor) -> TrialTrainable:
-    trainable = TrialTrainable.__new__(TrialTrainable)
-    trainable.setup(tuned(0.1), coordinator, spec_builder_of(CONFIG))
-    return trainable
-
-
-def tuned(rate: float) -> dict[str, Any]:
-    return {TRIAL: {"id": "0000", "values": {"optimizer.lr": RATES["optimizer.lr"].index(rate)}}}
-
-
 def test_trainable_makes_an_order_once_for_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_ray_get(monkeypatch)
     coordinator = FakeActor(run_to_rung=TrialReport("running", {"step": 4}))
-    trainable = trainable_at(coordinator)
+    trainable = trainable_at(coordinator, spec_builder_of(CONFIG))
     trainable.step()
     trainable.step()
-    trainable.reset_config(tuned(0.2))
+    trainable.reset_config(tuned(1))
     trainable.step()
     specs = [order for order, *_ in coordinator.calls("run_to_rung")]
     assert [told for *_, told in coordinator.calls("run_to_rung")] == [0, 4, 0]
@@ -108,6 +87,6 @@ def test_trial_whose_data_are_gone_is_skipped(monkeypatch: pytest.MonkeyPatch) -
     patch_ray_get(monkeypatch)
     monkeypatch.setattr(SyntheticConfig, "sizes", gone)
     coordinator = FakeActor(run_to_rung=TrialReport("running", {"step": 4}))
-    assert trainable_at(coordinator).step()[STATE] == "skipped"
+    assert trainable_at(coordinator, spec_builder_of(CONFIG)).step()[STATE] == "skipped"
     [skip] = coordinator.calls("skip")
     assert skip == [PlannedTrial("0000", {"optimizer.lr": 0.1}), "the data set is not there any more"]

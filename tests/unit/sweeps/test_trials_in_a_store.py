@@ -10,8 +10,7 @@ import pytest
 import ray
 import torch
 
-from paceline.cluster.preflight import Resources
-from paceline.cluster.worker_spec import TrialWorkerSpec, WorkerSpec
+from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.engine.dist_context import DistContext
 from paceline.engine.manifest import MANIFEST
 from paceline.storage.address import RunStore
@@ -19,9 +18,8 @@ from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.sweeps import slot_worker
 from paceline.sweeps.messages import Attempt, TrialReport
-from paceline.sweeps.search.trainable import POINTER, TrialTrainable
+from paceline.sweeps.search.trainable import POINTER
 from paceline.sweeps.search.trial_specs import TrialSpecBuilder
-from paceline.sweeps.search.tune_trials import TRIAL
 from paceline.sweeps.trial import PlannedTrial
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.metric_points import MetricReading
@@ -30,7 +28,8 @@ from support.storage.local_store import AWAY, LocalStore
 from support.storage.stores import play_store, sweep_store
 from support.sweeps.configs import sweep_config
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
-from support.sweeps.simulation import SimulatedSweep, ends_with, play, simulated
+from support.sweeps.simulation import SimulatedSweep, ends_with, simulated
+from support.sweeps.trainables import spec_builder_of, trainable_at
 
 SWEEP = sweep_store()
 DATA = {"name": "synthetic", "shape": [8], "num_samples": 64, "num_validation_samples": 8, "global_batch_size": 32}
@@ -97,18 +96,15 @@ async def test_a_coordinator_that_was_started_again_still_waits_for_the_store(sw
 
 
 @pytest.mark.parametrize("code", ["checkpoint-lost", "lease-lost", "store-silent", "access-denied"])
-def test_a_store_that_fails_ends_the_sweep_and_not_the_trial(new_sweep: Any, code: str) -> None:
-    sweep = new_sweep(slots=2)
+@simulated(slots=2)
+async def test_a_store_that_fails_ends_the_sweep_and_not_the_trial(sweep: SimulatedSweep, code: str) -> None:
     sweep.trainings = {"0000": [ends_with("failed", **failed(code))]}
-
-    async def scene() -> None:
-        assert (await sweep.run("0000")).state == "pending"
-        view = await sweep.view()
-        assert view.fault == view.over == "its state could not be saved"
-        assert (await sweep.run("0001")).state == "pending"
-        assert (await sweep.trial("0000")).reason == "its state could not be saved"
-
-    play(sweep, scene)
+    assert (await sweep.run("0000")).state == "pending"
+    view = await sweep.view()
+    assert view.fault == view.over == "its state could not be saved"
+    assert (await sweep.run("0001")).state == "pending"
+    assert (await sweep.trial("0000")).reason == "its state could not be saved"
+    await sweep.close()
     assert {id: trial.state for id, trial in sweep.history().trials.items()} == {"0000": "pending"}
 
 
@@ -129,16 +125,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
 
 
 def maker() -> TrialSpecBuilder:
-    base = WorkerSpec(CONFIG.model_dump_json()).travelling()
-    return TrialSpecBuilder(
-        base, "/sweep", "sweep", "http://127.0.0.1:9", "run", {}, Resources.of_machine(2.0, 0.0), store=SWEEP
-    )
-
-
-def trainable_of(trial_id: str, coordinator: FakeActor) -> TrialTrainable:
-    trainable = TrialTrainable.__new__(TrialTrainable)
-    trainable.setup({TRIAL: {"id": trial_id, "values": {"optimizer.lr": 0}}}, coordinator, maker())
-    return trainable
+    return spec_builder_of(CONFIG, SWEEP)
 
 
 def save(trial: RunStore, step: int, content: bytes = b"{}") -> str:
@@ -161,27 +148,26 @@ def test_a_trial_takes_over_the_checkpoint_of_another_one(store: LocalStore, tmp
     giver, taker = SWEEP.trial("0001"), SWEEP.trial("0002")
     place = save(giver, 8, b'{"of": "the giver"}')
     save(taker, 8)
-    trainable = trainable_of("0001", FakeActor(run_to_rung=TrialReport("running", {"step": 8.0}, place)))
+    trainable = trainable_at(FakeActor(run_to_rung=TrialReport("running", {"step": 8.0}, place)), maker(), "0001")
     trainable.step()
     trainable.save_checkpoint(str(tmp_path))
     pointer = json.loads((tmp_path / POINTER).read_text())
     assert pointer == str(giver.address / "pinned" / "step-8")
     (RemoteFolder(giver.address) / "checkpoints").remove_all()
-    trainable_of("0002", FakeActor()).load_checkpoint(str(tmp_path))
+    trainable_at(FakeActor(), maker(), "0002").load_checkpoint(str(tmp_path))
     taken = RemoteFolder(taker.address) / "checkpoints"
     assert (taken / "step-8").read("state.json") == b'{"of": "the giver"}'
     assert taken.folders() == ["step-8"]
 
 
 def test_a_store_that_is_away_leaves_nobody_anything_to_take_over(store: LocalStore, tmp_path: Path) -> None:
-    trainable = trainable_of(
-        "0001", FakeActor(run_to_rung=TrialReport("running", {"step": 8.0}, save(SWEEP.trial("0001"), 8)))
-    )
+    report = TrialReport("running", {"step": 8.0}, save(SWEEP.trial("0001"), 8))
+    trainable = trainable_at(FakeActor(run_to_rung=report), maker(), "0001")
     trainable.step()
     store.fault = AWAY
     trainable.save_checkpoint(str(tmp_path))
     assert json.loads((tmp_path / POINTER).read_text()) is None
-    trainable_of("0002", FakeActor()).load_checkpoint(str(tmp_path))
+    trainable_at(FakeActor(), maker(), "0002").load_checkpoint(str(tmp_path))
 
 
 def test_the_checkpoints_of_a_finished_trial_are_in_the_store_alone(
