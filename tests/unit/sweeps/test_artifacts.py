@@ -27,14 +27,16 @@ def trial(number: int = 0, **params: Any) -> Trial:
 
 @pytest.mark.parametrize(("metric", "value"), MEASURES.items())
 def test_measure_of_a_trial_may_be_the_metric(metric: str, value: float, tmp_path: Path) -> None:
-    launch = launch_of(sweep_config(metric=metric, mode="min"), tmp_path)
+    launch = launch_of(sweep_config(metric=metric, mode="min"), tmp_path / "my runs")
     text = best_config(launch.config, [trial()], launch.sweep.objectives)
     assert text is not None
     assert text.startswith("# ")
     assert f" {metric} {value:g}\n" in text
     [row] = rows_of(launch, [trial()])
     assert row.metrics == {"val/accuracy": 0.5, metric: value}
-    assert "optimizer.lr=0.2" in note_of(launch, [trial()], "finished", "")
+    note = note_of(launch, [trial()], "finished", "")
+    assert "optimizer.lr=0.2" in note
+    assert f"paceline train '{launch.folder.best_config}'" in note  # quoted, as a shell needs it
     header = artifacts_of(launch, [trial()], None)["trials.csv"].decode().splitlines()[0].split(",")
     assert len(header) == len(set(header))
 
@@ -73,9 +75,3 @@ def test_artifacts_hold_no_secrets_and_all_else(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(artifacts["trials.csv"].decode())))
     assert [row["optimizer.lr"] for row in rows] == ["0.1", "", "0.2", ""]
     assert rows[0]["val/accuracy"] == "0.5"
-
-
-def test_command_in_the_note_quotes_a_path_with_blanks(tmp_path: Path) -> None:
-    launch = launch_of(sweep_config(metric="val/accuracy"), tmp_path / "my runs")
-    note = note_of(launch, [trial()], "finished", "")
-    assert f"paceline train '{launch.folder.best_config}'" in note

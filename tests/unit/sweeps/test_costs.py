@@ -28,6 +28,7 @@ from support.sweeps.simulation import (
     ends_with,
     finishes,
     play,
+    simulated,
     until_stopped,
     with_rungs,
 )
@@ -109,8 +110,13 @@ def after_a_second(then: Training) -> Training:
     return train
 
 
-def test_sweep_with_accidents_adds_up(tmp_path: Path, clock: Clock) -> None:
-    sweep = PaidSweep(tmp_path, clock, slots=2)
+@pytest.fixture
+def new_sweep(tmp_path: Path, clock: Clock) -> Callable[..., PaidSweep]:
+    return lambda **given: PaidSweep(tmp_path, clock, **given)
+
+
+@simulated(slots=2)
+async def test_sweep_with_accidents_adds_up(sweep: PaidSweep) -> None:
     takes_long = after_a_second(finishes)
     sweep.trainings = {
         "0000": [takes_long],
@@ -118,34 +124,29 @@ def test_sweep_with_accidents_adds_up(tmp_path: Path, clock: Clock) -> None:
         "0002": [with_rungs(1)],
         "0003": [after_a_second(dies), takes_long],
     }
-
-    async def scene() -> None:
-        await sweep.run_all("0000", "0001")
-        await sweep.run("0002")
-        await sweep.pass_second()
-        await sweep.coordinator.prune("0002", "no good")
-        await sweep.run("0003", TWO)
-        ledger = await sweep.ledger()
-        assert list((await sweep.states()).values()) == ["finished", "failed", "pruned", "finished"]
-        seconds = ledger.parts
-        assert ledger.gap < 1e-9
-        assert seconds["finished"] >= 1 + 2 * 2  # the last one has two cores, and was resumed after a loss
-        assert min(seconds[part] for part in ("failed", "pruned", "startup", "waiting", "shutdown")) >= 1
-        assert seconds["unfinished"] == 0
-        for part in ("failed", "pruned", "waiting", "shutdown"):  # one that is left out is seen
-            assert Ledger("core", ledger.allocated, {**seconds, part: 0.0}).gap > 0.01
-
-    play(sweep, scene)
+    await sweep.run_all("0000", "0001")
+    await sweep.run("0002")
+    await sweep.pass_second()
+    await sweep.coordinator.prune("0002", "no good")
+    await sweep.run("0003", TWO)
+    ledger = await sweep.ledger()
+    assert list((await sweep.states()).values()) == ["finished", "failed", "pruned", "finished"]
+    seconds = ledger.parts
+    assert ledger.gap < 1e-9
+    assert seconds["finished"] >= 1 + 2 * 2  # the last one has two cores, and was resumed after a loss
+    assert min(seconds[part] for part in ("failed", "pruned", "startup", "waiting", "shutdown")) >= 1
+    assert seconds["unfinished"] == 0
+    for part in ("failed", "pruned", "waiting", "shutdown"):  # one that is left out is seen
+        assert Ledger("core", ledger.allocated, {**seconds, part: 0.0}).gap > 0.01
 
 
-def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, clock: Clock) -> None:
-    launches: list[PaidSweep] = []
+def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, new_sweep: Callable[..., PaidSweep]) -> None:
+    allocated: list[float] = []
     ledgers: list[Ledger] = []
 
     def launch(interrupts: bool) -> None:
-        sweep = PaidSweep(tmp_path, clock)
+        sweep = new_sweep()
         sweep.trainings["0000"] = [until_stopped if interrupts else after_a_second(finishes)]
-        launches.append(sweep)
 
         async def scene() -> None:
             call = asyncio.create_task(sweep.run("0000"))
@@ -155,6 +156,7 @@ def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, clock: Clock) -
                 await sweep.coordinator.end_early("interrupted")
             await call
             ledgers.append(await sweep.ledger())
+            allocated.append(sweep.allocated)
 
         play(sweep, scene)
 
@@ -164,29 +166,24 @@ def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, clock: Clock) -
     assert before.parts["unfinished"] >= 1
     assert before.parts["finished"] == after.parts["unfinished"] == 0
     assert after.parts["finished"] > before.parts["unfinished"]  # its first attempt is among it
-    assert after.allocated == pytest.approx(sum(sweep.allocated for sweep in launches))
+    assert after.allocated == pytest.approx(sum(allocated))
     assert max(before.gap, after.gap) < 1e-9
     assert Ledger.read(tmp_path / "tracking") == after
 
 
-def test_costs_to_the_target_include_earlier_trials(tmp_path: Path, clock: Clock) -> None:
-    sweep = PaidSweep(tmp_path, clock)
-
+@simulated()
+async def test_costs_to_the_target_include_earlier_trials(sweep: PaidSweep, clock: Clock) -> None:
     async def reaches_it(sweep: SimulatedSweep, work: Attempt) -> None:
         await sweep.coordinator.metrics(work.trial_id, work.attempt, [clock.measure(accuracy=0.95)])
         await after_a_second(finishes)(sweep, work)
 
     sweep.trainings = {"0000": [after_a_second(ends_with("failed"))], "0001": [after_a_second(reaches_it)]}
-
-    async def scene() -> None:
-        await sweep.run("0000")
-        await sweep.run("0001")
-        ledger = await sweep.ledger()
-        assert ledger.reached is not None
-        assert ledger.parts["failed"] + ledger.parts["startup"] + 1 <= ledger.reached.seconds
-        assert ledger.reached.seconds <= ledger.allocated - 2
-
-    play(sweep, scene)
+    await sweep.run("0000")
+    await sweep.run("0001")
+    ledger = await sweep.ledger()
+    assert ledger.reached is not None
+    assert ledger.parts["failed"] + ledger.parts["startup"] + 1 <= ledger.reached.seconds
+    assert ledger.reached.seconds <= ledger.allocated - 2
 
 
 def test_target_was_reached_when_the_first_value_was_taken(clock: Clock, golden: Any) -> None:

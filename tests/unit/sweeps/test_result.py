@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,25 @@ def test_front_is_what_no_other_trial_dominates(rows: list[tuple[float, float, f
     assert set(ids(found)) == expected
     assert [one.metrics["a"] for one in found] == sorted((one.metrics["a"] for one in found), reverse=True)
     assert not expected or ranking.best_trial(trials, goals) is not None
+
+
+@pytest.mark.parametrize("objectives", [[("loss", "min")], [("accuracy", "max"), ("loss", "min")]])
+@pytest.mark.parametrize("seed", range(5))
+def test_best_setting_of_a_sweep_that_continues_is_that_of_the_ranking(seed: int, objectives: list[Objective]) -> None:
+    draw, best, trials, means = random.Random(seed), ranking.BestSetting(objectives), [], {}
+    for number in range(120):
+        state: Any = draw.choice(["finished", "finished", "pruned", "failed"])
+        values = {"loss": draw.choice([0.5, 1.0, 2.0, float("nan")]), "accuracy": draw.choice([0.1, 0.2])}
+        params = {"lr": draw.randrange(12), "seed": draw.randrange(3)}
+        violations = {"memory <= 1": draw.choice([-1.0, 1.0])}
+        trials.append(Trial(f"{number:04d}", params, state, metrics=values, violations=violations))
+        best.add(trials[-1])
+        expected, means = (
+            {name: spread.mean for name, spread in each.spreads.items() if spread.n} if each else {}
+            for each in (ranking.best_setting(trials, objectives), best.summary())
+        )
+        assert means == expected
+    assert means
 
 
 def test_short_names_are_unique() -> None:
