@@ -17,9 +17,10 @@ from paceline.sweeps.coordinator.sweep_rules import is_hopeless
 from paceline.sweeps.display import LiveSweepListener, PlainSweepListener
 from paceline.sweeps.results import charts, heatmap, ranking
 from paceline.sweeps.results.ranking import Objective, with_violations
-from paceline.sweeps.results.record import best_config, trials_json
+from paceline.sweeps.results.record import best_config, trials_json, write_best
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.states import TrialState
+from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.trial import Trial, TrialTable
 from paceline.tracking.trials_table import TrialRow, trials_csv
 from support.sweeps.configs import sweep_config
@@ -56,10 +57,12 @@ def test_the_best_trial_keeps_all_constraints() -> None:
     assert "lr: 0.3" in text
 
 
-def test_without_a_feasible_trial_there_is_no_best() -> None:
+def test_without_a_feasible_trial_there_is_no_best(tmp_path: Path) -> None:
     found = result([trial(1, 0.1, 2000), trial(2, 0.2, 3000)], BOTH)
     assert (found.best, found.pareto, found.best_config) == (None, [], None)
-    assert best_config(found.config, found.trials, BOTH) is None
+    (tmp_path / "best.yaml").write_text("of an earlier launch")
+    write_best(SweepFolder(tmp_path), best_config(found.config, found.trials, BOTH))
+    assert not (tmp_path / "best.yaml").exists()
     rows = dict(found.rows())
     assert "sweep.constraints" in rows["best"]
     assert found.to_json()["best"] is None

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -24,7 +25,8 @@ from paceline.sweeps.search import tune_thread
 from paceline.sweeps.search import tune_trials as tune_configs
 from paceline.sweeps.search.tune_thread import TuneThread, require_this_node
 from paceline.sweeps.search.tune_trials import TRIAL, AxisPlaces, ListedTrials, planned_trial_of, tune_config
-from paceline.sweeps.trial import PlannedTrial
+from paceline.sweeps.sweep_log import SweepHistory
+from paceline.sweeps.trial import PlannedTrial, Trial
 from support.sweeps.configs import RATES, sweep_config
 from support.sweeps.fake_actor import FakeActor
 from support.sweeps.launches import launch_of
@@ -51,8 +53,8 @@ def tune_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(own)}
 
 
-def new_thread(config: ExperimentConfig, folder: Path, slots: int = 3) -> TuneThread:
-    points = [PlannedTrial(f"{number:04d}", {"optimizer.lr": 0.1}) for number in range(slots)]
+def new_thread(config: ExperimentConfig, folder: Path, slots: int = 3, num_trials: int = 3) -> TuneThread:
+    points = [PlannedTrial(f"{number:04d}", {"optimizer.lr": 0.1}) for number in range(num_trials)]
     launch = launch_of(config, folder / "runs", points)
     plan = SlotPlan(launch, Resources.of_machine(float(slots), 0.0))
     unused: Any = None
@@ -153,8 +155,19 @@ def test_listed_points_come_in_their_order_and_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("scheduler", "in_grid"), [("asha", 0), ("pbt", 2)])
 def test_only_a_population_is_given_to_tune_at_once(tmp_path: Path, scheduler: str, in_grid: int) -> None:
     config = sweep_config(scheduler=scheduler, metric="val/loss", first_rung=1)
-    grid = new_thread(config, tmp_path, slots=2)._grid()
+    grid = new_thread(config, tmp_path, num_trials=2)._grid()
     assert len(grid.get("trial", {}).get("grid_search", [])) == in_grid
+
+
+def test_search_of_an_extension_knows_the_sweep_that_it_extends(tmp_path: Path) -> None:
+    """The same command continues one that was interrupted."""
+    space, optuna = {"optimizer.lr": {"uniform": [0.1, 0.2]}}, {"search": "optuna", "num_samples": 1}
+    thread = new_thread(larger := sweep_config(space, **optuna, seeds=2), tmp_path, num_trials=0)
+    earlier = (section_of(sweep_config(space, **optuna)),)
+    ended = {"0000": Trial("0000", {"optimizer.lr": 0.13}, "finished", metrics={"val/loss": 1.0})}
+    thread._launch = replace(thread._launch, history=SweepHistory(ended), earlier=earlier)
+    made = thread._searcher().suggest("tune")
+    assert planned_trial_of(made, section_of(larger)) == PlannedTrial("0001", {"optimizer.lr": 0.13, "seed": 1})
 
 
 def test_point_of_a_long_axis_costs_no_search_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
