@@ -161,13 +161,13 @@ def test_only_a_population_is_given_to_tune_at_once(tmp_path: Path, scheduler: s
 
 def test_search_of_an_extension_knows_the_sweep_that_it_extends(tmp_path: Path) -> None:
     """The same command continues one that was interrupted."""
-    space, optuna = {"optimizer.lr": {"uniform": [0.1, 0.2]}}, {"search": "optuna", "num_samples": 1}
+    space, optuna = {"optimizer.lr": {"uniform": [0.1, 0.2]}}, {"search": "optuna", "num_samples": 2}
     thread = new_thread(larger := sweep_config(space, **optuna, seeds=2), tmp_path, num_trials=0)
-    earlier = (section_of(sweep_config(space, **optuna)),)
-    ended = {"0000": Trial("0000", {"optimizer.lr": 0.13}, "finished", metrics={"val/loss": 1.0})}
-    thread._launch = replace(thread._launch, history=SweepHistory(ended), earlier=earlier)
+    ended = [Trial(f"{n:04d}", {"optimizer.lr": 0.13 + n / 100}, "finished", metrics={"val/loss": 1.0}) for n in (0, 1)]
+    history, earlier = SweepHistory({trial.id: trial for trial in ended}), (section_of(sweep_config(space, **optuna)),)
+    thread._launch = replace(thread._launch, history=history, earlier=earlier)
     made = thread._searcher().suggest("tune")
-    assert planned_trial_of(made, section_of(larger)) == PlannedTrial("0001", {"optimizer.lr": 0.13, "seed": 1})
+    assert planned_trial_of(made, section_of(larger)) == PlannedTrial("0002", {"optimizer.lr": 0.13, "seed": 1})
 
 
 def test_point_of_a_long_axis_costs_no_search_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
