@@ -24,7 +24,6 @@ from paceline.tracking.sweep_note import Objective, sweep_note
 from paceline.tracking.trials_table import TrialRow
 
 CANARY = "9f2kQz71canary"
-LONG = "Abc123" * 7
 MEGABYTE = 1_000_000
 
 
@@ -32,26 +31,7 @@ def config_of(args: dict[str, object]) -> ExperimentConfig:
     return validate({"name": "n", "model": {"path": "own:net", "args": args}, "data": {"name": "synthetic"}})
 
 
-# By shape, key and header
-
-
-@pytest.mark.parametrize(
-    "secret",
-    [
-        "AKIAIOSFODNN7EXAMPLE",
-        f"ghp_{LONG[:36]}",
-        f"github_pat_{LONG[:22]}_{LONG}",
-        f"hf_{LONG[:34]}",
-        "xoxb-123456789012-abcdefghij",
-        f"AIza{LONG[:35]}",
-        f"eyJ{LONG}.eyJ{LONG}.{LONG}",
-        f"-----BEGIN RSA PRIVATE KEY-----\n{LONG}\n{LONG}\n-----END RSA PRIVATE KEY-----",
-    ],
-    ids=lambda secret: secret[:12],
-)
-def test_a_known_shape_is_hidden(secret: str) -> None:
-    assert redact(f"before {secret} after") == "before *** after"
-    assert redact(f"before({secret!s}), after") == "before(***), after"
+# By key, header and address
 
 
 @pytest.mark.parametrize(
@@ -67,9 +47,17 @@ def test_a_known_shape_is_hidden(secret: str) -> None:
         ('{"mlflow_token": "4bcdefgh1j"} after', '{"mlflow_token": "***"} after'),
         ("http://host/x?api_key=abcdefghij&y=1 after", "http://host/x?api_key=***&y=1 after"),
         (f"{'x' * 500}_password=hunter2hunter2 {'y' * 500}", f"{'x' * 500}_password=*** {'y' * 500}"),
+        # in addresses, a password may have any characters
+        ("at postgresql://me:pa/ss-word9@db/mlflow, again", "at postgresql://***@db/mlflow, again"),
+        ("postgresql://me:/pass-word9@db/mlflow?x=1", "postgresql://***@db/mlflow?x=1"),
+        ("redis://:12/3-word9@db", "redis://***@db"),
+        ("mysql+pymysql://me:p@ss/w?o#rd9@db/mlflow", "mysql+pymysql://***@db/mlflow"),
+        ("http://me:pa/ss-word9@host:5000/ml", "http://***@host:5000/ml"),
+        ("s3://me:a/b@one/x,s3://me:c/d@two/y", "s3://***@one/x,s3://***@two/y"),
+        (r'{"uri": "db://me:a/\"b@h/x", "mail": "a@b.c"}', '{"uri": "db://***@h/x", "mail": "a@b.c"}'),
     ],
 )
-def test_what_is_assigned_to_a_telling_key_is_hidden(text: str, hidden: str) -> None:
+def test_what_a_key_or_an_address_shows_to_be_a_secret_is_hidden(text: str, hidden: str) -> None:
     assert redact(text) == hidden
 
 
@@ -100,29 +88,16 @@ def test_a_header_is_hidden(header: str) -> None:
         '{"uri":"redis://host:6379/0","mail":"a@b.c"}',
         "sqlite:////a:b/c@d/mlflow.db",
         "git+https://host/lib.git@v1:2",
+        "token = self.tokenizer.next_token(x)\n",
+        "pad_token=tokenizer.eos_token)\n",
+        "predicted token: attention.\n",
+        "token: tokens[position + 1]",
+        "<td>pad_token: &lt;|endoftext|&gt;</td>",
+        "pad_token=&quot;&lt;|endoftext|&gt;&quot;",
     ],
 )
 def test_text_without_a_secret_is_left(text: str) -> None:
     assert redact(text) == text
-
-
-# In addresses
-
-
-@pytest.mark.parametrize(
-    ("text", "hidden"),
-    [
-        ("at postgresql://me:pa/ss-word9@db/mlflow, again", "at postgresql://***@db/mlflow, again"),
-        ("postgresql://me:/pass-word9@db/mlflow?x=1", "postgresql://***@db/mlflow?x=1"),
-        ("redis://:12/3-word9@db", "redis://***@db"),
-        ("mysql+pymysql://me:p@ss/w?o#rd9@db/mlflow", "mysql+pymysql://***@db/mlflow"),
-        ("http://me:pa/ss-word9@host:5000/ml", "http://***@host:5000/ml"),
-        ("s3://me:a/b@one/x,s3://me:c/d@two/y", "s3://***@one/x,s3://***@two/y"),
-        (r'{"uri": "db://me:a/\"b@h/x", "mail": "a@b.c"}', '{"uri": "db://***@h/x", "mail": "a@b.c"}'),
-    ],
-)
-def test_a_password_in_an_address_may_have_any_characters(text: str, hidden: str) -> None:
-    assert redact(text) == hidden
 
 
 @pytest.mark.parametrize(
@@ -275,16 +250,11 @@ def test_secrets_of_a_config_are_hidden_however_it_is_written(args: dict[str, ob
     assert "joe" not in str(args) or "joe" in shown[0]
 
 
-def test_values_of_keys_that_only_sound_secret_are_left() -> None:
-    args = {"special_tokens": ["<|endoftext|>", "<|padding|>"], "sort_key": "alphabetical", "bypass": "sometimes"}
-    assert redact_tree(args) == args
-    assert not set(secrets_of(config_of(args))) & {"<|endoftext|>", "alphabetical", "sometimes"}
-
-
 def test_trees_and_json_keep_their_shape_and_binary_files_stay() -> None:
     learn([CANARY])
-    tree = {"a": [{"password": "hunter2hunter2", CANARY: 3}], "b": None, "c": 1.5, "d": f"x {CANARY}"}
-    assert redact_tree(tree) == {"a": [{"password": "***", "***": 3}], "b": None, "c": 1.5, "d": "x ***"}
+    tokens = {"special_tokens": ["<|endoftext|>", "<|padding|>"]}
+    tree = {"a": [{"password": "hunter2hunter2", CANARY: 3}], "b": None, "c": 1.5, "d": f"x {CANARY}", **tokens}
+    assert redact_tree(tree) == {"a": [{"password": "***", "***": 3}], "b": None, "c": 1.5, "d": "x ***", **tokens}
     hidden = redact_bytes(json.dumps({"token": "4bcdefgh1j", "x": "password: abcdefghij"}).encode())
     assert json.loads(hidden)["token"] == "***"
     assert b"bcdefgh" not in hidden
