@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,30 +18,16 @@ class Condition:
         turns = json.loads(RECORDING.read_text())[name]["processes"]
         self.series = [np.asarray(each["milliseconds"], dtype=np.float64).ravel() / 1000 for each in turns]
         """Seconds of all readings of each process, in the order in which they were taken, whosever they were."""
-        self.benchmarks = [_in_turns(each) for each in turns]
-        """Of each process, the seconds of the turns of its two equal trainings, in pairs: shape (pairs, 2)."""
 
-    def pairs(
-        self, draw: np.random.Generator, count: int, turns: int, speedup: float = 1.0, in_turns: bool = True
-    ) -> Array:
+    def pairs(self, draw: np.random.Generator, count: int, turns: int, speedup: float = 1.0) -> Array:
         """Seconds of baseline and technique, shape (count, 2), from a contiguous stretch of one process's
         readings.
 
-        Each reading is a turn, and which of two neighbours is the technique's is drawn; or, not `in_turns`, a window is
-        one piece of so many readings, and which piece is the technique's is drawn. A stretch that is longer than the
-        recording goes on at its beginning.
+        Each reading is a turn, and which of two neighbours is the technique's is drawn. A stretch that is longer than
+        the recording continues at its beginning.
         """
         series = self.series[draw.integers(len(self.series))]
         stretch = np.take(series, draw.integers(len(series)) + np.arange(2 * count * turns), mode="wrap")
-        if in_turns:
-            both = stretch.reshape(count, turns, 2)
-        else:
-            both = stretch.reshape(count, 2, turns).sum(axis=2)[:, None, :]
-        swapped = draw.integers(2, size=(*both.shape[:2], 1), dtype=np.intp)
+        both = stretch.reshape(count, turns, 2)
+        swapped = draw.integers(2, size=(count, turns, 1), dtype=np.intp)
         return np.take_along_axis(both, swapped ^ np.array([0, 1]), axis=2).sum(axis=1) / [1.0, speedup]
-
-
-def _in_turns(recorded: dict[str, Any]) -> Array:
-    owners = np.asarray(recorded["owners"]).reshape(-1, 2)
-    seconds = np.asarray(recorded["milliseconds"], dtype=np.float64).sum(axis=1).reshape(-1, 2) / 1000
-    return np.take_along_axis(seconds, owners.argsort(axis=1), axis=1)

@@ -24,8 +24,8 @@ TURNS = 48
 CONFIG = toy_config()
 
 
-def screened(condition: Condition, draw: np.random.Generator, speedup: float, in_turns: bool = True) -> ScreenedPair:
-    pairs = condition.pairs(draw, PAIRS, TURNS, speedup, in_turns)
+def screened(condition: Condition, draw: np.random.Generator, speedup: float) -> ScreenedPair:
+    pairs = condition.pairs(draw, PAIRS, TURNS, speedup)
     return ScreenedPair("planted", CONFIG, CONFIG, [Pair(*each) for each in pairs])
 
 
@@ -43,13 +43,3 @@ def test_a_planted_difference_is_not_discarded(name: str, replays: int, speedup:
 def test_half_of_what_does_nothing_is_discarded(name: str, replays: int) -> None:
     condition, draw = Condition(name), np.random.default_rng(1)
     assert np.mean([screened(condition, draw, 1.0).is_promising for _ in range(replays)]) <= 0.5
-
-
-@pytest.mark.parametrize(("name", "replays"), CONDITIONS)
-def test_turns_show_what_windows_in_one_piece_do_not(name: str, replays: int) -> None:
-    condition, draw = Condition(name), np.random.default_rng(5)
-    spread = {
-        in_turns: np.std([np.log(screened(condition, draw, 1.0, in_turns).interval.estimate) for _ in range(replays)])
-        for in_turns in (True, False)
-    }
-    assert spread[True] < 0.7 * spread[False]
