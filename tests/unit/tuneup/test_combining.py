@@ -27,6 +27,10 @@ def is_last(tree: dict[str, Any]) -> bool:
     return bool(tree["trainer"]["memory_format"] == "channels_last")
 
 
+def twice(tree: dict[str, Any]) -> float:
+    return 2000.0 if is_set(tree, "faster") else 1000.0
+
+
 def test_a_gain_that_another_one_hides_is_found_beside_it() -> None:
     """Where loading takes nearly all of a step, faster computing shows only once loading is fast."""
 
@@ -44,10 +48,6 @@ def test_a_gain_that_another_one_hides_is_found_beside_it() -> None:
 def test_of_two_that_do_the_same_one_is_left_out() -> None:
     done = tuned(lambda tree: 2000.0 if is_set(tree, "faster") or is_set(tree, "slower") else 1000.0)
     assert len(done.findings.recommended) == 1
-
-
-def twice(tree: dict[str, Any]) -> float:
-    return 2000.0 if is_set(tree, "faster") else 1000.0
 
 
 def test_without_time_to_try_it_beside_others_it_is_reported_so() -> None:
@@ -200,14 +200,11 @@ def test_the_time_that_is_left_is_used_for_what_had_to_wait() -> None:
     assert "no-time" not in done.notes
 
 
-def test_of_what_computes_the_same_one_whose_gain_another_takes_over_is_left_out() -> None:
+def test_what_another_takes_over_is_left_out() -> None:
+    """Also after its training; the quality is that of the recommended config."""
     done = quick(lambda tree: 3000.0 if is_set(tree, "faster") else 1300.0 if is_last(tree) else 1000.0, 300.0)
     assert done.technique("channels-last").verdict == "gain"
     assert done.findings.recommended == PLANTED["faster"]
-
-
-def test_what_another_takes_over_is_left_out_after_its_training_too() -> None:
-    """The quality is that of the recommended config."""
     done = quick(lambda tree: 4500.0 if is_last(tree) else 3000.0 if is_set(tree, "faster") else 1000.0, 300.0)
     assert done.technique("faster").verdict == "gain"
     assert (done.findings.recommended, done.findings.quality.verdict) == (LAST, "same")

@@ -70,16 +70,13 @@ def disturbed(draw: np.random.Generator, windows: int) -> Array:
 def test_it_holds_the_truth_whatever_the_machine_does(count: int) -> None:
     draw = np.random.default_rng(2)
 
-    def holds(order: Array) -> bool:
-        both = np.take_along_axis(disturbed(draw, 2 * count).reshape(count, 2), order, axis=1)
+    def holds() -> bool:
+        in_random_order = draw.permuted([[0, 1]] * count, axis=1)
+        both = np.take_along_axis(disturbed(draw, 2 * count).reshape(count, 2), in_random_order, axis=1)
         found = speedup(list(1.07 * both[:, 0]), list(both[:, 1]))
         return found.low <= 1.07 <= found.high
 
-    at_random = [holds(draw.permuted([[0, 1]] * count, axis=1)) for _ in range(1000)]
-    assert np.mean(at_random) > 0.935
-    always_first = [holds(np.array([[0, 1]] * count)) for _ in range(200)]
-    if count == 30:
-        assert np.mean(always_first) < 0.9  # the drift is taken for a difference: it is the random order that helps
+    assert np.mean([holds() for _ in range(1000)]) > 0.935
 
 
 @pytest.mark.parametrize(("baseline", "technique"), [([1.0], []), ([1.0, 0.0], [1.0, 1.0]), ([1.0], [float("nan")])])

@@ -61,8 +61,7 @@ def test_a_loss_that_rises_is_worse_by_its_own_sign() -> None:
 
 
 def test_what_too_few_seeds_leave_open_says_how_many_would_decide() -> None:
-    section = {**planted_config().tuneup.model_dump(), "margin": 0.0005}  # a third of the noise
-    done = tuned(config=planted_config(tuneup=section))
+    done = tuned(config=planted_config().with_overrides({"tuneup.margin": 0.0005}))  # a third of the noise
     quality = done.technique("faster").quality
     assert quality.verdict == "undecided"
     assert quality.seeds_needed is not None
@@ -76,16 +75,14 @@ def test_a_metric_of_zero_has_no_margin_of_its_own() -> None:
             return {**super()._train(configs, job), "metrics": {"val/accuracy": 0.0}}
 
     assert "no-margin" in tuned(kind=Zero).notes
-    section = {**planted_config().tuneup.model_dump(), "margin": 0.01}
-    done = tuned(kind=Zero, config=planted_config(tuneup=section))
+    done = tuned(kind=Zero, config=planted_config().with_overrides({"tuneup.margin": 0.01}))
     assert done.findings.quality.verdict == "equivalent"
     assert not done.findings.quality.is_margin_relative
 
 
 def test_the_baseline_against_itself_recommends_nothing() -> None:
     done = tuned(lambda tree: 1000.0)
-    found = done.findings
-    assert (found.recommended, found.speedup) == ({}, None)
+    assert (done.findings.recommended, done.findings.speedup) == ({}, None)
     assert done.listener.screened_names[0] == AA
 
 
@@ -136,9 +133,8 @@ def test_without_a_finite_metric_the_speeds_are_still_measured(value: float) -> 
 
 
 def test_an_unknown_metric_is_an_error_with_the_known_ones(golden: Golden) -> None:
-    section = {**planted_config().tuneup.model_dump(), "metric": "val/accurcy"}
     with pytest.raises(RunFailed) as caught:
-        tuned(config=planted_config(tuneup=section))
+        tuned(config=planted_config().with_overrides({"tuneup.metric": "val/accurcy"}))
     assert (caught.value.code, caught.value.fields["doing"]) == ("baseline-failed", "train")
     golden(str(caught.value))
 

@@ -1,6 +1,6 @@
 """Tests over builds: early where it is clear, never on what looking often, or at many techniques, would find."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp, inf, log
 
 import numpy as np
@@ -41,6 +41,15 @@ def build_until_decided(
     return {name: test.comparison(name) for name in effects}
 
 
+def looked_at(ratios: Sequence[float], alpha: float = ALPHA, looks: Sequence[int] = LOOKS) -> SequentialTest:
+    """A test of one hypothesis after its builds, looked at once."""
+    test = SequentialTest(["one"], alpha, looks)
+    for ratio in ratios:
+        test.add({"one": ratio})
+    test.look(len(ratios))
+    return test
+
+
 @pytest.mark.parametrize(("speedup", "verdict"), [(1.3, "gain"), (1 / 1.3, "regression")])
 def test_what_is_clear_is_decided_by_the_first_looks(speedup: float, verdict: str) -> None:
     found = build_until_decided({"one": speedup}, 0.005)["one"]
@@ -55,11 +64,7 @@ def test_what_does_nothing_is_given_up_early() -> None:
 
 
 def test_what_is_too_small_to_count_is_no_gain_even_if_it_is_real() -> None:
-    test = SequentialTest(["one"], ALPHA)
-    for ratio in (0.0301, 0.0302, 0.0299, 0.0300):
-        test.add({"one": ratio / 2})
-    test.look(4)
-    found = test.comparison("one")
+    found = looked_at([0.01505, 0.0151, 0.01495, 0.0150]).comparison("one")
     assert (found.verdict, found.builds_needed) == ("no gain", None)
 
 
@@ -93,11 +98,7 @@ def test_a_clear_hypothesis_is_measured_until_its_interval_is_narrow() -> None:
 
 
 def test_equal_builds_have_no_interval_without_width() -> None:
-    test = SequentialTest(["one"], ALPHA)
-    for _ in range(3):
-        test.add({"one": 0.03})
-    test.look(3)
-    low, high = test.comparison("one").interval[1:]
+    low, high = looked_at([0.03] * 3).comparison("one").interval[1:]
     assert low < exp(0.03) < high
 
 
@@ -112,23 +113,6 @@ def test_the_chance_of_any_false_verdict_is_within_alpha(techniques: int, noise:
     found = [build_until_decided(names, 0.03, seed, **noise) for seed in range(tests)]
     wrong = sum(any(each.verdict != "no gain" for each in comparisons.values()) for comparisons in found)
     assert wrong <= ALPHA * tests + 2 * (ALPHA * tests) ** 0.5  # with two deviations of the count
-
-
-def test_without_the_corrections_there_would_be_many() -> None:
-    """That the bound above can fail: each look at each technique with all of alpha."""
-    draw, wrong = np.random.default_rng(0), 0
-    for _ in range(200):
-        ratios = draw.normal(0, 0.03, (12, 8))
-        wrong += any(_rejects(ratios[:look, column]) for look in LOOKS for column in range(8))
-    assert wrong > 3 * ALPHA * 200
-
-
-def _rejects(ratios: np.ndarray) -> bool:
-    test = SequentialTest(["one"], ALPHA, [len(ratios)])
-    for ratio in ratios:
-        test.add({"one": float(ratio)})
-    test.look(len(ratios))
-    return test.comparison("one").verdict != "no gain"
 
 
 def test_five_percent_are_found_beside_what_does_nothing() -> None:
@@ -153,21 +137,14 @@ def test_a_rejected_hypothesis_leaves_its_part_to_the_others() -> None:
 
 
 def test_what_is_not_decided_says_how_many_builds_would() -> None:
-    test = SequentialTest(["one"], 0.01, [4])
-    for ratio in (0.01, 0.05, 0.08, 0.02):
-        test.add({"one": ratio})
-    test.look(4)
-    found = test.comparison("one")
+    found = looked_at([0.01, 0.05, 0.08, 0.02], 0.01, [4]).comparison("one")
     assert found.verdict == "no gain"
     assert found.builds_needed is not None
     assert 5 <= found.builds_needed <= 20
 
 
 def test_a_build_after_the_last_look_does_not_move_what_it_saw() -> None:
-    test = SequentialTest(["one"], ALPHA)
-    for ratio in (0.02, 0.06, 0.10, 0.05):
-        test.add({"one": ratio})
-    test.look(4)
+    test = looked_at([0.02, 0.06, 0.10, 0.05])
     before = test.comparison("one")
     test.add({"one": 0.5})
     after = test.comparison("one")
