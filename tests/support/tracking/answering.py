@@ -15,8 +15,8 @@ def healthy(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
 
 
 @contextmanager
-def answering(answer: Answer) -> Iterator[str]:
-    """Answer while the block runs; yields the address."""
+def answering(answer: Answer, port: int = 0) -> Iterator[str]:
+    """Answer while the block runs, at any free port for 0; yields the address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -32,7 +32,7 @@ def answering(answer: Answer) -> Iterator[str]:
         def log_message(self, format: str, *arguments: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()

@@ -63,24 +63,24 @@ TAKEN = [
 GOOD = InMlflow(["Default", killing.NAME], ["FINISHED"], TAKEN)
 
 
+LOST = [point for point in TAKEN if point.step != 3]
+
+
 @pytest.mark.parametrize(
-    ("change", "kinds"),
+    ("journal", "change", "kinds"),
     [
-        ({}, set()),
-        ({"points": [*TAKEN, TAKEN[2]]}, {"twice in MLflow"}),
-        ({"points": [*TAKEN, replace(TAKEN[2], timestamp_ms=9)]}, {"twice in MLflow", "strange"}),
-        ({"points": TAKEN[:-1]}, {"lacking"}),
-        ({"points": [replace(TAKEN[0], value=2.0), *TAKEN[1:]]}, {"lacking", "strange"}),
-        ({"statuses": ["FINISHED", "RUNNING"]}, {"statuses"}),
-        ({"experiments": ["Default", killing.NAME, "stray"]}, {"experiments"}),
+        (TAKEN, {}, set()),
+        (TAKEN, {"points": [*TAKEN, TAKEN[2]]}, {"twice in MLflow"}),
+        (TAKEN, {"points": [*TAKEN, replace(TAKEN[2], timestamp_ms=9)]}, {"twice in MLflow", "strange"}),
+        (TAKEN, {"points": TAKEN[:-1]}, {"lacking"}),
+        (TAKEN, {"points": [replace(TAKEN[0], value=2.0), *TAKEN[1:]]}, {"lacking", "strange"}),
+        (TAKEN, {"statuses": ["FINISHED", "RUNNING"]}, {"statuses"}),
+        (TAKEN, {"experiments": ["Default", killing.NAME, "stray"]}, {"experiments"}),
+        (LOST, {"points": LOST}, {"different"}),
+        ([*TAKEN, replace(TAKEN[0], timestamp_ms=5)], {}, {"twice in the journal", "lacking"}),
     ],
 )
-def test_what_is_wrong_in_mlflow_is_seen(change: dict[str, Any], kinds: set[str]) -> None:
-    assert complaints(TAKEN, replace(GOOD, **change), TAKEN).keys() == kinds
-
-
-def test_what_the_journal_has_lost_or_doubled_is_seen() -> None:
-    lost = [point for point in TAKEN if point.step != 3]
-    assert complaints(lost, replace(GOOD, points=lost), TAKEN) == {"different": {("train/loss", 3)}}
-    doubled = [*TAKEN, replace(TAKEN[0], timestamp_ms=5)]
-    assert complaints(doubled, GOOD, TAKEN)["twice in the journal"] == [("train/loss", 1)]
+def test_what_is_wrong_in_mlflow_or_the_journal_is_seen(
+    journal: list[MetricPoint], change: dict[str, Any], kinds: set[str]
+) -> None:
+    assert complaints(journal, replace(GOOD, **change), TAKEN).keys() == kinds

@@ -22,7 +22,6 @@ from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_probe import cause_text, silence_of
 from paceline.tracking.mlflow_run import MlflowRun
 from paceline.tracking.mlflow_uploader import sync
-from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder, has_ended
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, unsent
 from support.tracking.faulty_proxy import FaultyProxy
@@ -442,25 +441,6 @@ def test_an_mlflow_that_has_never_answered_is_in_the_report_and_not_in_the_log(
     assert recorder.report().error == cause_text(ConnectionRefusedError(111, "Connection refused"))
     assert not caplog.records
     recorder.abandon()
-
-
-def test_the_secret_of_the_address_is_written_nowhere(
-    tmp_path: Path, record: MakeRecord, caplog: pytest.LogCaptureFixture
-) -> None:
-    canary = "canary-S3cr3t"
-    uri = f"http://user:{canary}@127.0.0.1:9"
-    about = record(uri, params={"tracking.uri": uri}, artifacts={"c.yaml": f"uri: {uri}"})
-    recorder = RunRecorder(tmp_path / "run", about)
-    recorder.append(points(1, 5))
-    recorder.start_uploading()
-    until(lambda: recorder.report().error)
-    report = recorder.close("FAILED", f"could not reach {uri}", timeout_seconds=0.2)
-    assert report.unsent == 8  # the points, c.yaml, the picture, the note and the status
-    files = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
-    assert {"journal.jsonl", "record.json", "c.yaml"} <= {file.name for file in files}
-    assert not [file for file in files if canary.encode() in file.read_bytes()]
-    assert canary not in f"{report} {caplog.text}"
-    assert RunRecord.load(tmp_path / "run").uri == DEAD
 
 
 # Files

@@ -1,7 +1,5 @@
 """`paceline ui`: MLflow's server on this folder's runs."""
 
-import http.server
-import inspect
 import json
 import os
 import re
@@ -13,8 +11,9 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import psutil
 import pytest
@@ -24,6 +23,7 @@ from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_database import sqlite_uri
 from paceline.tracking.mlflow_server import free_port
 from paceline.tracking.run_recorder import RunRecorder
+from support.tracking.answering import answering, healthy
 from support.tracking.recording import MakeRecord, until
 
 
@@ -99,22 +99,10 @@ def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_al
     assert [file.name for file in (odd_folder / "mlartifacts").rglob("*") if file.is_file()] == ["note.txt"]
 
 
-class Fine(http.server.BaseHTTPRequestHandler):
-    """As much of MLflow's server as `paceline ui` asks for."""
+MLFLOW = """
+import pathlib, signal, subprocess, sys, time
+from support.tracking.answering import answering, healthy
 
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"OK" if self.path == "/health" else b"{}")
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-
-MLFLOW = f"""
-import http.server, pathlib, signal, subprocess, sys, time
-
-{inspect.getsource(Fine)}
 def end(number, frame):
     child.terminate()
     sys.exit(child.wait())
@@ -126,12 +114,11 @@ pathlib.Path("port-" + str(port)).touch()
 while pathlib.Path("wait").exists():
     time.sleep(0.1)
 try:
-    server = http.server.HTTPServer(("127.0.0.1", port), Fine)
+    with answering(healthy, port):
+        signal.pause()
 except OSError:
     child.terminate()
     child.wait()
-    sys.exit(0)
-server.serve_forever()
 """
 """A server that ends its worker on SIGTERM, as the real one does, which takes half a minute to start."""
 
@@ -143,7 +130,8 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mlflow" / "__init__.py").touch()
     (tmp_path / "mlflow" / "__main__.py").write_text(MLFLOW)
     (tmp_path / "mlflow.db").touch()
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    for folder in (Path(__file__).parents[2], tmp_path):
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     return tmp_path / "mlflow.db"
 
 
@@ -174,12 +162,14 @@ def test_a_port_that_is_taken_while_the_server_starts_is_no_trouble(database: Pa
     with ui_on(f"sqlite:///{database}", port) as process:
         until((database.parent / f"port-{port}").exists)
         asked = Event()
-        noted = type("Noted", (Fine,), {"log_message": lambda *_: asked.set()})
-        with http.server.HTTPServer(("127.0.0.1", port), noted) as other:
-            Thread(target=other.serve_forever, daemon=True).start()
+
+        def noted(request: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+            asked.set()
+            return healthy(request)
+
+        with answering(noted, port):
             assert asked.wait(60)  # its answer is not taken for the server's
             wait.unlink()
             assert address_of(process) != f"http://127.0.0.1:{port}"
-            other.shutdown()
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
