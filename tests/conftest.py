@@ -124,6 +124,8 @@ def separate_processes_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(separate_process, "_popen", forked_process.run_module)
 
 
+READS_CODE = ("test_rooms.py", "test_language.py", "test_private_api.py", "test_error_codes.py")
+"""Files that parse all of the project's code, which takes seconds in each process."""
 LONG = ("test_tuneup_command.py", "test_train_command.py", "test_plan_command.py")
 """Files that take a minute or more."""
 
@@ -148,12 +150,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep the files whose tests share one Ray in one process; every other file may go to any."""
+    """Keep files whose tests share one Ray, or the parsed code, in one process; every other file may go to any."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneRay(LoadFileScheduling):
+    class Sharing(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = super()._split_scope(nodeid)
-            return "on_ray" if path.endswith("_on_ray.py") else path
+            path: str = super()._split_scope(nodeid)
+            return "on_ray" if path.endswith("_on_ray.py") else "code" if path.endswith(READS_CODE) else path
 
-    return OneRay(config, log)
+    return Sharing(config, log)
