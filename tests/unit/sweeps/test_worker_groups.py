@@ -14,7 +14,7 @@ import ray
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.sweeps import worker_group_manager
 from paceline.sweeps.messages import GroupShape, WantedGroup
-from paceline.sweeps.worker_group_manager import WorkerGroupManager
+from paceline.sweeps.worker_group_manager import LEAVING_SECONDS, WorkerGroupManager
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 
 SHAPE = GroupShape(1, 1.0, 0.0, "pack")
@@ -86,20 +86,28 @@ def test_workers_of_a_group_that_does_not_leave_are_killed(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, golden: Any
 ) -> None:
     """They hold the cores that the next group of their slot waits for."""
-    monkeypatch.setattr(worker_group_manager, "LEAVING_SECONDS", 0.05)
+    now = 0.0
+    monkeypatch.setattr(worker_group_manager, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(ray, "kill", lambda worker: (killed.append(worker), driver.may_end[0].set()))
     killed: list[str] = []
     workers: list[bytes] = []
     driver.coordinator.answers["workers_of"] = lambda slot, generation: list(workers)
     driver.follow(1)
     driver.follow(2)
+    now += LEAVING_SECONDS
+    driver.follow(2)
     assert driver.reported("workers_of") == []
-    driver.follow_until(2, lambda: driver.reported("workers_of"))
+    now += 1
+    driver.follow(2)
+    assert driver.reported("workers_of") == [[0, 1]]
     assert driver.warnings == []  # none of its workers has come yet: they are told to leave when they do
     workers += [pickle.dumps("first"), pickle.dumps("second")]
+    driver.follow(2)
+    assert killed == []
+    now += LEAVING_SECONDS + 1
     driver.follow_until(2, lambda: driver.reported("group_ended"))
     assert killed == ["first", "second"]
-    assert driver.reported("workers_of")[-1] == [0, 1]
+    assert driver.reported("workers_of") == [[0, 1]] * 2
     [warning] = driver.warnings
     golden(warning)
 
