@@ -136,36 +136,34 @@ class Payload:
         return Path.touch, (Path("ran"),)
 
 
-def test_a_file_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    torch.save({"0.weight": Payload()}, "bad.pt")
-    Path("text.safetensors").write_text("x")
-    torch.save([1], "list.pt")
-    for name in ("bad.pt", "text.safetensors", "list.pt"):
-        assert refusal(tmp_path / name).code == "weights-unreadable"
-    assert not Path("ran").exists()
-
-
-@pytest.mark.parametrize("content", [b"hello", b"abc", b"(", b"", b"PK\x03\x04"])
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "other.pt"
-    file.write_bytes(content)
-    problem = refusal(file)
-    assert (problem.code, problem.key) == ("weights-unreadable", "model.weights")
-
-
-def test_a_file_without_weights_is_refused_once(tmp_path: Path) -> None:
-    torch.save([1], tmp_path / "list.pt")
-    assert refusal(tmp_path / "list.pt").reason.count("cannot be read") == 1
+def changed(change: Any) -> Any:
+    return {name: change(each) for name, each in net().state_dict().items()}
 
 
 @pytest.mark.parametrize(
-    "change",
-    [lambda each: each.to("meta"), lambda each: each.to_sparse(), lambda each: each.to(torch.complex128)],
+    ("name", "content"),
+    [
+        ("bad.pt", {"0.weight": Payload()}),
+        ("list.pt", [1]),
+        ("meta.pt", changed(lambda each: each.to("meta"))),
+        ("sparse.pt", changed(lambda each: each.to_sparse())),
+        ("complex.pt", changed(lambda each: each.to(torch.complex128))),
+        ("text.safetensors", b"x"),
+        *(("other.pt", content) for content in (b"hello", b"abc", b"(", b"", b"PK\x03\x04")),
+    ],
 )
-def test_weights_that_cannot_be_copied_are_refused(tmp_path: Path, change: Any) -> None:
-    torch.save({name: change(each) for name, each in net().state_dict().items()}, tmp_path / "odd.pt")
-    assert refusal(tmp_path / "odd.pt").code == "weights-unreadable"
+def test_a_file_that_holds_no_weights_is_refused_and_never_unpickled(
+    name: str, content: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if isinstance(content, bytes):
+        Path(name).write_bytes(content)
+    else:
+        torch.save(content, name)
+    problem = refusal(tmp_path / name)
+    assert (problem.code, problem.key) == ("weights-unreadable", "model.weights")
+    assert problem.reason.count("cannot be read") == 1
+    assert not Path("ran").exists()
 
 
 class Tied(nn.Module):
