@@ -44,10 +44,6 @@ def config(**sections):
     return validate({"name": "seeds", "model": {"name": "cnn"}, "data": {"name": "mnist5k"}, **sections})
 
 
-def optimizer_of(module):
-    return torch.optim.SGD(module.parameters(), lr=0.1)
-
-
 def draws(seeds, step, index):
     seeds.apply(step, index)
     return torch.rand(()).item(), np.random.rand(), random.random()
@@ -74,39 +70,40 @@ def test_only_torch_is_seeded_where_nothing_else_is_drawn_from():
     assert first[2] != second[2]
 
 
+class Mine(torch.optim.SGD):
+    """A user's optimizer."""
+
+
+def hooked():
+    model = nn.Linear(2, 2)
+    model.register_forward_pre_hook(lambda module, inputs: None)
+    return model
+
+
+def replaced():
+    model = nn.Linear(2, 2)
+    model.forward = lambda inputs: inputs * random.random()
+    return model
+
+
 @pytest.mark.parametrize(
-    ("model", "only_torch"),
+    ("model", "sections", "optimizer", "callbacks", "only_torch"),
     [
-        (nn.Sequential(nn.Linear(2, 2), nn.Dropout()), True),
-        (nn.Sequential(nn.Linear(2, 2), Noisy()), False),
-        (nn.ModuleList([nn.Sequential(Noisy())]), False),
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout()), {}, torch.optim.SGD, [Silent()], True),
+        (nn.Sequential(nn.Linear(2, 2), Noisy()), {}, torch.optim.SGD, [], False),
+        (nn.ModuleList([nn.Linear(2, 2), nn.Sequential(Noisy())]), {}, torch.optim.SGD, [], False),
+        (hooked(), {}, torch.optim.SGD, [], False),
+        (replaced(), {}, torch.optim.SGD, [], False),
+        (nn.Linear(2, 2), {}, Mine, [], False),
+        (nn.Linear(2, 2), {"lr_scheduler": {"path": lambda step, total: 1.0}}, torch.optim.SGD, [], False),
+        (nn.Linear(2, 2), {}, torch.optim.SGD, [Silent(), Drawing()], False),
     ],
+    ids=["plain", "module", "in a list", "hook", "forward", "optimizer", "schedule", "callback"],
 )
-def test_modules_of_others_may_draw_from_any_generator(model, only_torch):
+def test_code_of_others_may_draw_from_any_generator(model, sections, optimizer, callbacks, only_torch):
     task = Classification(model)
-    assert draws_only_from_torch(config(), task, optimizer_of(nn.Linear(1, 1))) is only_torch
-
-
-def test_hooks_and_replaced_forward_passes_may_draw():
-    plain, hooked, replaced = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
-    hooked.register_forward_pre_hook(lambda module, inputs: None)
-    replaced.forward = lambda inputs: inputs * random.random()
-
-    kinds = [draws_only_from_torch(config(), Classification(each), optimizer_of(plain)) for each in (hooked, replaced)]
-    assert kinds == [False, False]
-
-
-def test_optimizers_and_schedules_of_others_may_draw_and_callbacks_that_say_so():
-    class Mine(torch.optim.SGD):
-        pass
-
-    task = Classification(nn.Linear(2, 2))
-    plain = optimizer_of(task)
-    assert draws_only_from_torch(config(), task, plain)
-    assert not draws_only_from_torch(config(), task, Mine(task.parameters(), lr=0.1))
-    assert not draws_only_from_torch(config(lr_scheduler={"path": lambda step, total: 1.0}), task, plain)
-    assert draws_only_from_torch(config(), task, plain, [Silent()])
-    assert not draws_only_from_torch(config(), task, plain, [Silent(), Drawing()])
+    drawing = optimizer(task.parameters(), lr=0.1)
+    assert draws_only_from_torch(config(**sections), task, drawing, callbacks) is only_torch
 
 
 def test_a_callback_draws_the_same_numbers_in_a_resumed_run(tmp_path):
