@@ -60,8 +60,8 @@ class Training:
         self.scaler = torch.amp.GradScaler("cpu", enabled=is_scaled, growth_interval=1000)
         self.max_grad_norm = max_grad_norm
 
-    def step(self, number: int, bad: float | None = None) -> int:
-        """Take the step of a number, with a gradient that holds `bad`; returns the values read from the device."""
+    def step(self, number: int, bad: float | None = None) -> None:
+        """Take the step of a number, with a gradient that holds `bad`; no value is read from the device."""
         for group in self.optimizer.param_groups:
             group["lr"] = 0.01 * (1 + number % 3)
         generator = torch.Generator().manual_seed(100 + number)
@@ -80,7 +80,7 @@ class Training:
                 clip_grad_norm_(self.weights, self.max_grad_norm)
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        return reads.count
+        assert reads.count == 0
 
     def run(self, steps: Sequence[int], bad: dict[int, float] | None = None) -> "Training":
         """Take the steps of some numbers; before those in `bad`, one with a bad gradient that is skipped."""
@@ -116,22 +116,15 @@ def max_grad_norm(request: pytest.FixtureRequest) -> float | None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_with_loss_scaling_reads_no_value(name: str, max_grad_norm: float | None) -> None:
-    training = Training(name, max_grad_norm=max_grad_norm)
-    assert [training.step(number, bad) for number, bad in enumerate([INF, None, None, NAN, None])] == [0] * 5
-
-
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", [INF, -INF, NAN])
 def test_a_skipped_step_leaves_weights_and_state_as_they_were(
     name: str, bad: float, max_grad_norm: float | None
 ) -> None:
     training = Training(name, max_grad_norm=max_grad_norm).run(range(4))
     before = training.contents()
-    training.step(4, bad)
-    assert_same(training, before)
-    training.step(5, bad)
-    assert_same(training, before)
+    for number in (4, 5):
+        training.step(number, bad)
+        assert_same(training, before)
 
 
 @pytest.mark.parametrize("name", NAMES)
