@@ -125,3 +125,9 @@ def fit(
     reporter = reporter or MemoryReporter()
     trainer = build_trainer(config, ranks or DistContext.current(), reporter, checkpoints, rungs)
     return trainer, trainer.fit(), reporter
+
+
+def fit_in_two(config: ExperimentConfig, checkpoints: Any, stop_at_step: int) -> tuple[Any, Any, MemoryReporter]:
+    """Like `fit`, of a run that stops at a step and is resumed: what its second part gives."""
+    fit(config, checkpoints=checkpoints, reporter=MemoryReporter(stop_at_step=stop_at_step))
+    return fit(config, checkpoints=checkpoints)

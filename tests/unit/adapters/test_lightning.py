@@ -11,7 +11,7 @@ from paceline.adapters import LightningTask
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
 from support.refusals import refused
-from support.toys import Points, built, fit, net, points, toy_config
+from support.toys import Points, built, fit, fit_in_two, net, points, toy_config
 
 pytestmark = pytest.mark.usefixtures("lightning")
 MODULES = "support.lightning_modules"
@@ -60,8 +60,7 @@ def test_steps_are_counted_as_by_lightning(tmp_path: Path) -> None:
         for step in range(EPOCH_STEPS)
         for micro in range(2)
     ]
-    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=4))
-    resumed = fit(config, checkpoints=tmp_path)[0].state.task.model.indices
+    resumed = fit_in_two(config, tmp_path, 4)[0].state.task.model.indices
     assert resumed == seen[-len(resumed) :]
 
 
@@ -70,8 +69,7 @@ def test_steps_of_a_batch_size_schedule_are_counted_also_when_resumed(tmp_path: 
     config = lit_config(data__global_batch_size=None, data__batch_size_schedule=stages, data__micro_batch_size=8)
     seen = fit(config)[0].state.task.model.indices
     assert [index for epoch, _, index in seen if epoch == 1] == list(range(12))  # 2 x 2 micro batches, then 2 x 4
-    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=9))
-    resumed = fit(config, checkpoints=tmp_path)[0].state.task.model.indices
+    resumed = fit_in_two(config, tmp_path, 9)[0].state.task.model.indices
     assert resumed == seen[-len(resumed) :]
 
 

@@ -13,7 +13,7 @@ from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, UnusableCode
 from paceline.tasks.base import TaskOutput
 from support.refusals import refused
-from support.toys import PointsTask, built, fit, net_with_dropout_and_norm, points, toy_config
+from support.toys import PointsTask, built, fit, fit_in_two, net_with_dropout_and_norm, points, toy_config
 
 
 class Recorder(Callback):
@@ -307,8 +307,7 @@ def test_the_average_is_evaluated_and_training_is_unchanged(tmp_path: Path) -> N
     assert averaged[1].weights_sha256 == plain[1].weights_sha256
     assert averaged[2].values("val/loss") != plain[2].values("val/loss")
     parts = tmp_path / "parts"
-    fit(config, None, parts, reporter=MemoryReporter(stop_at_step=5))
-    resumed = fit(config, checkpoints=parts)
+    resumed = fit_in_two(config, parts, 5)
     assert resumed[1].weights_sha256 == averaged[1].weights_sha256
     assert resumed[2].values("val/loss") == averaged[2].values("val/loss")[2:]
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch.utils.data import WeightedRandomSampler, random_split
 
-from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
 from support.refusals import refused
-from support.toys import Points, built, fit, toy_config
+from support.toys import Points, fit, fit_in_two, toy_config
 
 
 class Short(Points):
@@ -82,17 +81,9 @@ def test_a_sampler_gives_the_order_and_resumes(tmp_path: Path) -> None:
     assert min(seen) >= 48
     assert seen[:32] != seen[32:64]
     parts = tmp_path / "parts"
-    fit(config, None, parts, MemoryReporter(stop_at_step=3))
-    again, resumed, _ = fit(config, checkpoints=parts)
+    again, resumed, _ = fit_in_two(config, parts, 3)
     assert again.state.task.seen == trainer.state.task.seen[3:]
     assert resumed.weights_sha256 == whole.weights_sha256
-
-
-@pytest.mark.parametrize(
-    "returned", [{"train": Points(3)}, {"train": Points(3), "validation": Points(3), "tests": 1}, Points(3), 3]
-)
-def test_something_else_is_refused(returned: Any) -> None:
-    assert refused(UnusableCode, built, toy_config(data__path=lambda: returned)).code == "not-two-sets"
 
 
 class Ids:
@@ -108,25 +99,27 @@ class Ids:
         return iter(self.ids)
 
 
+def sets(**parts: Any) -> dict[str, Any]:
+    return {"train": Points(96), "validation": Points(30), **parts}
+
+
 @pytest.mark.parametrize(
-    ("ids", "code"),
+    ("returned", "code"),
     [
-        (range(50), "sampler-length"),
-        (count(), "sampler-length"),
-        (["0"] * 96, "sampler-id"),
-        ([1.5] * 96, "sampler-id"),
-        ([[0, 1]] * 96, "sampler-id"),
+        (3, "not-two-sets"),
+        (Points(3), "not-two-sets"),
+        ({"train": Points(3)}, "not-two-sets"),
+        (sets(tests=1), "not-two-sets"),
+        (sets(sampler=3), "bad-data-part"),
+        (sets(sampler=iter(range(96))), "bad-data-part"),
+        (sets(collate_fn=3), "bad-data-part"),
+        (sets(validation={1: [], "1": []}), "bad-data-part"),
+        (sets(sampler=Ids(range(50))), "sampler-length"),
+        (sets(sampler=Ids(count())), "sampler-length"),
+        (sets(sampler=Ids(["0"] * 96)), "sampler-id"),
+        (sets(sampler=Ids([1.5] * 96)), "sampler-id"),
+        (sets(sampler=Ids([[0, 1]] * 96)), "sampler-id"),
     ],
-    ids=["short", "endless", "text", "fractions", "batches"],
 )
-def test_a_sampler_gives_as_many_whole_numbers_as_it_says(ids: Any, code: str) -> None:
-    data = {"train": Points(96), "validation": Points(30), "sampler": Ids(ids)}
-    assert refused(UnusableCode, fit, toy_config(data__path=lambda: data)).code == code
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"sampler": 3}, {"sampler": iter(range(96))}, {"collate_fn": 3}, {"validation": {1: [], "1": []}}]
-)
-def test_a_mapping_with_unusable_parts_is_refused(wrong: Any) -> None:
-    data = {"train": Points(96), "validation": Points(30), **wrong}
-    assert refused(UnusableCode, fit, toy_config(data__path=lambda: data)).code == "bad-data-part"
+def test_something_else_is_refused(returned: Any, code: str) -> None:
+    assert refused(UnusableCode, fit, toy_config(data__path=lambda: returned)).code == code

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.reporter import MemoryReporter
 from paceline.errors import ConfigError, TrainingError
 from support.refusals import refused
 from support.streams import SAMPLES, stateful_stream, stream
-from support.toys import built, fit, toy_config
+from support.toys import built, fit, fit_in_two, toy_config
 
 
 def config(**overrides: Any) -> Any:
@@ -45,8 +44,7 @@ def test_drop_last_needs_one_whole_batch() -> None:
 @pytest.mark.parametrize("stop", [3, 6, 9])
 def test_a_resumed_run_continues_the_stream(data: Any, stop: int, tmp_path: Path) -> None:
     whole, expected, _ = fit(config(data__path=data))
-    fit(config(data__path=data), None, tmp_path, MemoryReporter(stop_at_step=stop))
-    resumed, outcome, _ = fit(config(data__path=data), checkpoints=tmp_path)
+    resumed, outcome, _ = fit_in_two(config(data__path=data), tmp_path, stop)
     assert seen_by(resumed) == seen_by(whole)[-len(seen_by(resumed)) :]
     assert outcome.weights_sha256 == expected.weights_sha256
     if data is stateful_stream and stop != 6:

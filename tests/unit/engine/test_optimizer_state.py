@@ -11,7 +11,7 @@ from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, o
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
 from support.refusals import refused
-from support.toys import fit, toy_config
+from support.toys import fit, fit_in_two, toy_config
 
 
 class Nested(Optimizer):
@@ -53,8 +53,7 @@ def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, precision: str) -
             optimizer={"path": Nested, "lr": 0.1, "args": {"dtype": torch.float64}}, trainer__precision=precision
         )
     whole = fit(config)[1].weights_sha256
-    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=5))
-    trainer, outcome, _ = fit(config, checkpoints=tmp_path)
+    trainer, outcome, _ = fit_in_two(config, tmp_path, 5)
     assert outcome.weights_sha256 == whole
     state = next(iter(trainer.state.optimizer.state.values()))
     assert state["counts"]["of.0"].dtype == torch.uint8

@@ -10,7 +10,7 @@ from paceline.errors import ConfigError, UnusableCode
 from paceline.optimizers._several import SeveralOptimizers
 from support.engine.several import PairTask, bare_loop, pair_config
 from support.refusals import refused
-from support.toys import fit
+from support.toys import fit, fit_in_two
 
 
 def weights(trainer: Any) -> dict[str, torch.Tensor]:
@@ -34,7 +34,6 @@ def test_metrics_of_the_task_are_logged() -> None:
 
 @pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
 def test_a_resumed_run_ends_with_the_same_bits(precision: str, tmp_path: Path) -> None:
-    from paceline.engine.reporter import MemoryReporter
 
     class AnyDtype(PairTask):
         def training_step(self, batch: Any, optimizers: Any) -> Any:
@@ -45,8 +44,7 @@ def test_a_resumed_run_ends_with_the_same_bits(precision: str, tmp_path: Path) -
 
     config = pair_config(trainer__precision=precision, task__path=AnyDtype)
     undisturbed = fit(config)[0]
-    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=4))
-    resumed, outcome, _ = fit(config, checkpoints=tmp_path)
+    resumed, outcome, _ = fit_in_two(config, tmp_path, 4)
     assert outcome.step == 9
     for name, tensor in weights(undisturbed).items():
         assert torch.equal(weights(resumed)[name], tensor), name
@@ -114,31 +112,41 @@ def test_what_does_not_go_together_is_refused(overrides: dict[str, Any], keys: l
     ]
 
 
+def configuring(make: Any) -> Any:
+    return {"configure_optimizers": make}
+
+
 def shared(task: Any, build: Any) -> Any:
     return [build(task.model.judge.parameters()), build(task.model.parameters())]
 
 
-def foreign(task: Any, build: Any) -> Any:
-    return [build(torch.nn.Linear(2, 2).parameters())]
-
-
-def no_optimizer(task: Any, build: Any) -> Any:
-    return [object()]
+def logging(returned: Any) -> Any:
+    return {"training_metrics": lambda task: returned}
 
 
 @pytest.mark.parametrize(
-    ("configure", "code"),
+    ("methods", "code", "fields"),
     [
-        (shared, "shared-parameters"),
-        (foreign, "foreign-parameters"),
-        (no_optimizer, "not-an-optimizer"),
-        (lambda task, build: [], "not-an-optimizer"),
-        (lambda task, build: build([]), "nothing-to-train"),
+        (configuring(shared), "shared-parameters", {}),
+        (configuring(lambda task, build: [build(torch.nn.Linear(2, 2).parameters())]), "foreign-parameters", {}),
+        (configuring(lambda task, build: [object()]), "not-an-optimizer", {}),
+        (configuring(lambda task, build: []), "not-an-optimizer", {}),
+        (configuring(lambda task, build: build([])), "nothing-to-train", {}),
+        *(
+            (logging(returned), "metric-not-a-number", {})
+            for returned in (None, [1], {"a": "x"}, {"a": torch.ones(2)}, {"a": None})
+        ),
+        (
+            {"training_step": lambda task, batch, optimizers: optimizers["maker"].step(lambda: None)},
+            "closure",
+            {"optimizer": "maker"},
+        ),
     ],
 )
-def test_unusable_optimizers_are_refused(configure: Any, code: str) -> None:
-    made = type("Wrong", (PairTask,), {"configure_optimizers": configure})
-    assert refused(UnusableCode, fit, pair_config(task__path=made)).code == code
+def test_unusable_methods_of_a_task_are_refused(methods: dict[str, Any], code: str, fields: dict[str, str]) -> None:
+    refusal = refused(UnusableCode, fit, pair_config(task__path=type("Wrong", (PairTask,), methods)))
+    assert refusal.code == code
+    assert refusal.fields.items() >= fields.items()
 
 
 def test_untrained_parameters_are_reported() -> None:
@@ -186,21 +194,3 @@ def test_the_time_of_a_step_is_not_split() -> None:
     from support.toys import built
 
     assert refused(ConfigError, split_steps, built(pair_config()), steps=1, warm_up=0).problems[0].code == "no-split"
-
-
-@pytest.mark.parametrize("returned", [None, [1], {"a": "x"}, {"a": torch.ones(2)}, {"a": None}])
-def test_metrics_of_a_step_that_are_no_numbers_are_refused(returned: Any) -> None:
-    class Logging(PairTask):
-        def training_metrics(self) -> Any:
-            return returned
-
-    assert refused(UnusableCode, fit, pair_config(task__path=Logging)).code == "metric-not-a-number"
-
-
-def test_a_step_with_a_closure_is_refused() -> None:
-    class Closing(PairTask):
-        def training_step(self, batch: Any, optimizers: Any) -> Any:
-            return optimizers["maker"].step(lambda: None)
-
-    refusal = refused(UnusableCode, fit, pair_config(task__path=Closing))
-    assert (refusal.code, refusal.fields) == ("closure", {"optimizer": "maker"})

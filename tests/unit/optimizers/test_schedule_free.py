@@ -9,10 +9,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline.engine.reporter import MemoryReporter
 from paceline.optimizers._modes import evaluation_weights
 from paceline.optimizers._schedule_free_adamw import ScheduleFreeAdamW
-from support.toys import PointsTask, fit, toy_config
+from support.toys import PointsTask, fit, fit_in_two, toy_config
 
 BETA1, BETA2, EPS, DECAY = 0.8, 0.95, 1e-6, 0.1
 
@@ -85,8 +84,7 @@ def test_evaluation_uses_x_and_training_continues_at_the_bits_of_y(tmp_path: Pat
     assert not torch.equal(x, weight)
     never = config.with_overrides({"trainer.evaluate_every_n_epochs": 0})
     assert fit(never)[1].weights_sha256 == outcome.weights_sha256
-    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=7))
-    assert fit(config, checkpoints=tmp_path)[1].weights_sha256 == outcome.weights_sha256
+    assert fit_in_two(config, tmp_path, 7)[1].weights_sha256 == outcome.weights_sha256
 
 
 class GroupModes(Optimizer):
@@ -123,8 +121,7 @@ class GroupModes(Optimizer):
 def test_an_imported_optimizer_with_modes_is_switched_and_resumed(tmp_path: Path) -> None:
     config = toy_config(optimizer={"path": GroupModes, "lr": 0.1}, trainer__precision="32-true")
     whole = fit(config)[1].weights_sha256
-    fit(config, checkpoints=tmp_path, reporter=MemoryReporter(stop_at_step=7))
-    trainer, outcome, _ = fit(config, checkpoints=tmp_path)
+    trainer, outcome, _ = fit_in_two(config, tmp_path, 7)
     assert outcome.weights_sha256 == whole
     assert [group["k"] for group in trainer.state.optimizer.param_groups] == [12]
     weight = next(trainer.state.task.model.parameters())
