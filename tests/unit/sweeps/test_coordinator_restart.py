@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.coordinator.coordinator import SweepCoordinator
 from paceline.sweeps.messages import Attempt
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.recorded_run import read_points
@@ -174,16 +173,19 @@ async def test_group_that_died_meanwhile_begins_another_attempt(sweep: Simulated
 
 
 @simulated(groups=False, slots=2)
-async def test_workers_and_costs_are_remembered(sweep: SimulatedSweep) -> None:
+async def test_prepared_groups_their_workers_and_costs_are_remembered(sweep: SimulatedSweep) -> None:
+    await sweep.coordinator.prepare([ONE])
     await sweep.begin("0000")
     await sweep.coordinator.group_started(0, 1, 2.0)
     work = await sweep.taken_by_a_group()
-    workers = await sweep.coordinator.workers()
+    groups, workers = (await sweep.view()).groups, await sweep.coordinator.workers()
     assert len(workers) == 1
     await asyncio.sleep(0.01)
     before = await sweep.coordinator.spent()
     await sweep.restart_coordinator()
-    await sweep.coordinator.group_started(0, 1, 2.0)  # not answered, so that it comes again
+    await sweep.coordinator.prepare([ONE])  # not answered, so that they come again
+    await sweep.coordinator.group_started(0, 1, 2.0)
+    assert (await sweep.view()).groups == groups
     assert await sweep.coordinator.workers() == workers
     after = await sweep.coordinator.spent()
     assert after.trials[work.trial_id] >= before.trials[work.trial_id] > 0.01
@@ -227,16 +229,6 @@ def test_coordinator_of_a_later_launch_adopts_nothing(new_sweep: Any) -> None:
         assert await second.coordinator.may_commit(*told(works[0])) is False
 
     play(second, looks, groups=False)
-
-
-@simulated(groups=False)
-async def test_prepared_slots_are_prepared_once(sweep: SimulatedSweep) -> None:
-    await sweep.coordinator.prepare([ONE])
-    groups = (await sweep.view()).groups
-    await sweep.restart_coordinator()
-    assert isinstance(sweep.coordinator, SweepCoordinator)
-    await sweep.coordinator.prepare([ONE])
-    assert (await sweep.view()).groups == groups
 
 
 @simulated(groups=False)

@@ -73,13 +73,6 @@ async def test_sweep_stops_at_once_when_its_own_folder_takes_nothing(
 
 
 @simulated()
-async def test_trial_that_finishes_shows_that_there_is_room(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [finds_disk_full()], "0002": [finds_disk_full()]}
-    assert [(await sweep.run(f"000{number}")).state for number in range(4)] == ["pending", "finished"] * 2
-    assert (await sweep.view()).over == ""
-
-
-@simulated()
 async def test_trials_whose_records_cannot_be_opened_are_left_and_stop_the_sweep(
     sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:

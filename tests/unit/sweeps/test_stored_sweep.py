@@ -85,13 +85,17 @@ def content_there(claimed: Claimed) -> dict[str, Any]:
     return dict(json.loads((home() / claimed.folder.run_id).read("sweep.json") or b"{}"))
 
 
+def place_of(claimed: Claimed) -> RunStore:
+    assert claimed.store is not None
+    return claimed.store
+
+
 FINISHED = Trial("0000", {"optimizer.lr": 0.1}, "finished")
 
 
 def test_an_empty_machine_resumes_what_another_one_has_left(move: Callable[[str], None]) -> None:
     first = claim()
     assert not first.resumed
-    assert first.store is not None
     note(first, FINISHED)
     kill(first)
     move("other")
@@ -101,9 +105,8 @@ def test_an_empty_machine_resumes_what_another_one_has_left(move: Callable[[str]
     assert second.folder.path != first.folder.path
     assert read_log(second.folder.path).trials == {"0000": FINISHED}
     assert second.folder.read()["config"] == first.folder.read()["config"]
-    assert second.store is not None
-    assert second.store.trusted == ()
-    assert content_there(second)["launch"] == second.store.launch != first.store.launch
+    assert place_of(second).trusted == ()
+    assert content_there(second)["launch"] == place_of(second).launch != place_of(first).launch
     end(second, "finished")
     assert content_there(second)["status"] == "finished"
     assert read_holder(home()) is None
@@ -119,9 +122,7 @@ def test_what_is_on_this_machine_alone_counts_if_nobody_has_worked_on_it_since(m
     note(first, FINISHED)
     kill(first, stored=False)
     second = claim()
-    assert first.store is not None
-    assert second.store is not None
-    assert second.store.trusted == (first.store.launch,)
+    assert place_of(second).trusted == (place_of(first).launch,)
     assert set(read_log(second.folder.path).trials) == {"0000"}
     kill(second, stored=False)
     move("other")
@@ -130,8 +131,7 @@ def test_what_is_on_this_machine_alone_counts_if_nobody_has_worked_on_it_since(m
     with pytest.raises(ConfigError):
         claim(OTHER, "resume")  # looks at the sweep, and leaves the working copy as it is
     fourth = claim()
-    assert fourth.store is not None
-    assert fourth.store.trusted == ()
+    assert place_of(fourth).trusted == ()
     assert read_log(fourth.folder.path).trials == {}
     fourth.release()
 
@@ -149,8 +149,7 @@ def test_another_config_is_refused_once_a_trial_has_begun(move: Callable[[str], 
     assert [problem.key for problem in caught.value.problems] == ["optimizer.momentum"]
     assert read_holder(home()) is None
     third = claim(OTHER)  # the working copy was not mistaken for one that is up to date
-    assert third.store is not None
-    assert (third.store.trusted != ()) == (machine == "cache")
+    assert (place_of(third).trusted != ()) == (machine == "cache")
     assert set(read_log(third.folder.path).trials) == {"0000"}
     third.release()
     fourth = claim(intent="new")

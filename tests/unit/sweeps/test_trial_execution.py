@@ -57,32 +57,17 @@ async def test_process_isolation_gives_each_trial_a_group(sweep: SimulatedSweep)
     assert len(sweep.groups) == 3
 
 
-@simulated()
-async def test_group_that_starts_again_gets_the_same_trial(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [dies, dies]}
-    assert (await sweep.run("0000")).state == "finished"
-    assert [details["failures"] for details in await sweep.events("restarted")] == [1, 2]
-    assert [(taken.trial, taken.attempt) for taken in sweep.taken] == [("0000", 1), ("0000", 2), ("0000", 3)]
-
-
-@simulated(max_failures=1)
-async def test_trial_that_keeps_losing_its_workers_fails(sweep: SimulatedSweep, golden: Any) -> None:
+@simulated(max_failures=2)
+async def test_trial_that_keeps_losing_its_workers_gets_them_again_and_then_fails(
+    sweep: SimulatedSweep, golden: Any
+) -> None:
     sweep.trainings = {"0000": [dies] * 5}
     assert await sweep.run_all("0000", "0001") == ["failed", "finished"]
-    trial = await sweep.trial("0000")
-    assert trial.attempts == 2
-    golden(trial.reason)
+    assert [details["failures"] for details in await sweep.events("restarted")] == [1, 2]
+    attempts = [(taken.trial, taken.attempt) for taken in sweep.taken]
+    assert attempts == [("0000", 1), ("0000", 2), ("0000", 3), ("0001", 1)]
+    golden((await sweep.trial("0000")).reason)
     assert sweep.groups == [(0, ONE)]
-
-
-@simulated(max_failures=0)
-async def test_workers_lost_between_trials_count_for_no_trial(sweep: SimulatedSweep) -> None:
-    async def dies_later(sweep: SimulatedSweep, work: Any) -> None:
-        await finishes(sweep, work)
-        raise ProcessLookupError
-
-    sweep.trainings = {"0000": [dies_later]}
-    assert await sweep.run_all("0000", "0001") == ["finished"] * 2
 
 
 @simulated()
@@ -133,8 +118,8 @@ async def test_skipped_point_is_a_trial_that_never_runs(sweep: SimulatedSweep) -
     assert [taken.trial for taken in sweep.taken] == ["0001"]
 
 
-@simulated()
-async def test_first_report_of_an_end_stays(sweep: SimulatedSweep) -> None:
+@simulated(max_failures=0)
+async def test_first_report_of_an_end_stays_and_workers_lost_after_it_count_for_no_trial(sweep: SimulatedSweep) -> None:
     async def one_rank_fails(sweep: SimulatedSweep, work: Any) -> None:
         await sweep.coordinator.finish(work.trial_id, work.attempt, ending("failed", kind="oom"))
         await sweep.until_state("0001", "running")  # the next one waits for the group
@@ -142,8 +127,7 @@ async def test_first_report_of_an_end_stays(sweep: SimulatedSweep) -> None:
         raise ProcessLookupError
 
     sweep.trainings = {"0000": [one_rank_fails]}
-    assert (await sweep.run("0000")).state == "oom"
-    assert (await sweep.run("0001")).state == "finished"
+    assert await sweep.run_all("0000", "0001") == ["oom", "finished"]
     assert (await sweep.trial("0001")).attempts == 1
 
 

@@ -136,14 +136,6 @@ def save(trial: RunStore, step: int, content: bytes = b"{}") -> str:
     return str(trial.shown_address() / "checkpoints" / f"step-{step}")
 
 
-def test_workers_know_the_place_of_their_trial() -> None:
-    spec = maker().make(PlannedTrial("0003", {"optimizer.lr": 0.2}))
-    part: TrialWorkerSpec = pickle.loads(spec.worker_spec)
-    assert spec.store == SWEEP.trial("0003")
-    assert maker().base.for_trial(part).store == SWEEP.trial("0003")
-    assert maker().base.store is None
-
-
 def test_a_trial_takes_over_the_checkpoint_of_another_one(store: LocalStore, tmp_path: Path) -> None:
     giver, taker = SWEEP.trial("0001"), SWEEP.trial("0002")
     place = save(giver, 8, b'{"of": "the giver"}')
@@ -174,13 +166,15 @@ def test_the_checkpoints_of_a_finished_trial_are_in_the_store_alone(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "wait", lambda answers, timeout: (answers, []))
-    part: TrialWorkerSpec = pickle.loads(maker().make(PlannedTrial("0003", {"optimizer.lr": 0.2})).worker_spec)
+    spec = maker().make(PlannedTrial("0003", {"optimizer.lr": 0.2}))
+    part: TrialWorkerSpec = pickle.loads(spec.worker_spec)
     answers = {"secure": (0, True), "metrics": True, "may_commit": True, "progress": False}
     coordinator, work = FakeActor(**answers), Attempt(1, "0003", 1, pickle.dumps(part), 60.0)
     slot_worker._run(work, maker().base, coordinator, DistContext.current(torch.device("cpu")))
     [(trial_id, attempt, ending)] = coordinator.calls("finish")
     assert (trial_id, attempt, ending["status"]) == ("0003", 1, "finished"), ending.get("failure")
     trial = SWEEP.trial("0003")
+    assert spec.store == trial
     assert ending["checkpoint"] == str(trial.shown_address() / "checkpoints" / "step-2")
     assert StoredCheckpoints(trial).whole_steps() == [2]
     assert list(coordinator.calls("secure")[0]) == ["0003", 1, None]
