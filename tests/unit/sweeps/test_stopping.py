@@ -2,13 +2,17 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from paceline.sweeps.coordinator.sweep_rules import is_hopeless
+from paceline.config.constraints import Constraint
+from paceline.sweeps.coordinator.sweep_rules import SweepRules, is_hopeless
 from paceline.sweeps.messages import Attempt
-from paceline.sweeps.trial import PlannedTrial
+from paceline.sweeps.results.ranking import Objective
+from paceline.sweeps.states import TrialState
+from paceline.sweeps.trial import PlannedTrial, Trial
 from paceline.tracking.metric_points import MetricReading
 from support.sweeps.simulation import (
     ONE,
@@ -62,10 +66,8 @@ async def test_trial_that_takes_too_long_is_pruned(sweep: SimulatedSweep) -> Non
     assert (await sweep.run("0001")).state == "finished"
 
 
-@pytest.mark.parametrize(("mode", "target", "is_over"), [("max", 0.5, True), ("max", 0.6, False), ("min", 0.6, True)])
-def test_target_ends_the_sweep_and_its_later_launches(new_sweep: Any, mode: str, target: float, is_over: bool) -> None:
-    rules = {"target": target, "objectives": (("val/accuracy", mode),)}
-    sweep = new_sweep(slots=2, **rules)
+def test_target_ends_the_sweep_and_its_later_launches(new_sweep: Any) -> None:
+    sweep = new_sweep(slots=2, target=0.5)
     sweep.trainings = {"0000": [until_stopped], "0003": [with_rungs(1)]}
 
     async def scene() -> None:
@@ -73,37 +75,45 @@ def test_target_ends_the_sweep_and_its_later_launches(new_sweep: Any, mode: str,
         await sweep.coordinator.leave("0003")
         running = asyncio.create_task(sweep.run("0000"))
         await sweep.until(lambda: len(sweep.taken) == 2)
-        waiting = [asyncio.create_task(sweep.run(id)) for id in ("0001", "0002")]
-        assert (await waiting[0]).state == "finished"
-        assert bool((await sweep.view()).over) is is_over
-        if is_over:
-            assert (await running).state == "pruned"
-            await sweep.until(lambda: not sweep.alive)
-            assert (await sweep.states())["0003"] == "pruned"
-        else:
-            assert (await waiting[1]).state == "finished"
-            await sweep.coordinator.end_early("interrupted")
-            await running
+        assert (await sweep.run("0001")).state == "finished"
+        assert "0001" in (await sweep.view()).over
+        assert (await running).state == "pruned"
+        await sweep.until(lambda: not sweep.alive)
+        assert (await sweep.states())["0003"] == "pruned"
 
     play(sweep, scene)
-    again = new_sweep(**rules)
+    again = new_sweep(target=0.5)
 
     async def later() -> None:
         await again.coordinator.prepare([ONE])
-        assert ((await again.run("0007")).state == "pending") is is_over
+        assert (await again.run("0007")).state == "pending"
 
     play(again, later)
 
 
-@simulated(target=0.5)
-async def test_target_is_not_reached_by_a_pruned_trial(sweep: SimulatedSweep) -> None:
-    sweep.trainings = {"0000": [with_rungs(1, 3)]}
-    await sweep.run("0000")
-    await sweep.coordinator.prune("0000", "why")
-    await sweep.coordinator.leave("0000")
-    trial = await sweep.trial("0000")
-    assert (trial.state, trial.metrics["val/accuracy"]) == ("pruned", 0.5)
-    assert (await sweep.view()).over == ""
+def rules_of(*objectives: Objective, **given: Any) -> SweepRules:
+    return SweepRules(objectives=objectives, slots=1, max_failures=0, fresh_processes=False, **given)
+
+
+@pytest.mark.parametrize(
+    ("mode", "target", "changes", "is_reached"),
+    [
+        ("max", 0.5, {}, True),
+        ("max", 0.6, {}, False),
+        ("min", 0.5, {}, True),
+        ("min", 0.4, {}, False),
+        ("max", None, {}, False),
+        ("max", 0.4, {"state": "pruned"}, False),
+        ("max", 0.4, {"metrics": {"val/loss": 0.1}}, False),
+        ("max", 0.4, {"metrics": {"val/accuracy": 0.5, "val/loss": 2.0}}, False),  # breaks a constraint
+    ],
+)
+def test_target_is_reached_by_finished_and_feasible_trials(
+    mode: Any, target: float | None, changes: dict[str, Any], is_reached: bool
+) -> None:
+    rules = rules_of(("val/accuracy", mode), target=target, constraints=(Constraint.parse("val/loss", "< 1"),))
+    ended = Trial("0007", {}, "finished", metrics={"val/accuracy": 0.5, "val/loss": 0.1})
+    assert ("0007" in rules.target_reached(replace(ended, **changes))) is is_reached
 
 
 @simulated(slots=2, objectives=(("val/acuracy", "max"),))
@@ -145,26 +155,30 @@ def test_unknown_metric_ends_the_sweep_at_the_first_evaluation(new_sweep: Any, m
     play(sweep, scene)
 
 
-@pytest.mark.parametrize("metric", ["val/accuracy", "val/f1", "own_score", "seconds", "train/loss"])
-def test_metric_that_may_still_come_does_not_end_the_sweep(new_sweep: Any, metric: str) -> None:
-    sweep = new_sweep(objectives=((metric, "max"),))
-    known = {"val/f1": [ends_with(metrics={"val/f1": 0.5})]}
-    sweep.trainings = {
-        "0000": known.get(metric, []),
-        "0001": [evaluates(EVALUATED if metric == "val/accuracy" else {"val/loss": 0.5})],
+@pytest.mark.parametrize(
+    ("metric", "state", "metrics", "reported", "is_fault"),
+    [
+        ("val/accuracy", "running", EVALUATED, (), False),
+        ("val/f1", "running", TRAINED, (), False),  # it is not evaluated yet
+        ("val/f1", "running", EVALUATED, ("val/f1",), False),  # another trial has reported it
+        ("own_score", "running", EVALUATED, (), False),
+        ("seconds", "running", EVALUATED, (), False),
+        ("train/loss", "running", {"val/loss": 0.5}, (), False),
+        ("val/f1", "running", EVALUATED, (), True),
+        ("own_score", "finished", EVALUATED, (), True),
+    ],
+)
+def test_metric_is_a_fault_once_it_cannot_come_any_more(
+    metric: str, state: TrialState, metrics: dict[str, float], reported: tuple[str, ...], is_fault: bool
+) -> None:
+    limit = Constraint.parse(metric, "> 0")
+    wanted = {
+        "sweep.metric": rules_of((metric, "max")),
+        "sweep.constraints": rules_of(("val/loss", "min"), constraints=(limit,)),
     }
-
-    async def scene() -> None:
-        if metric in known:
-            await sweep.run("0000")
-        running = asyncio.create_task(sweep.run("0001"))
-        await sweep.until(lambda: sweep.taken and sweep.taken[-1].trial == "0001")
-        await sweep.settle()
-        assert (await sweep.view()).fault == ""
-        await sweep.coordinator.end_early("interrupted")
-        await running
-
-    play(sweep, scene)
+    for key, rules in wanted.items():
+        fault = rules.never_reported(Trial("0000", {}, state, metrics=metrics), reported)
+        assert (fault.startswith(key), metric in fault, is_hopeless(fault)) == (is_fault,) * 3
 
 
 @simulated(objectives=(("val/accuracy", "max"), ("val/f1", "max"), ("seconds", "min")))
