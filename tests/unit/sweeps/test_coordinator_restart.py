@@ -47,14 +47,22 @@ async def test_trial_at_work_is_adopted_with_its_attempt(sweep: SimulatedSweep) 
 
 
 @simulated(groups=False)
-async def test_end_that_was_recorded_and_not_answered_counts_once(sweep: SimulatedSweep) -> None:
+async def test_end_that_was_not_answered_counts_once_and_the_group_gets_the_next_trial(sweep: SimulatedSweep) -> None:
     call, work = await sweep.begin_at_work("0000")
     await sweep.coordinator.finish(*told(work), ending())
     await call
+    group = await incarnation_of(sweep)
     await sweep.restart_coordinator()
     await sweep.coordinator.finish(*told(work), ending("failed"))
     assert (await sweep.run("0000")).state == "finished"
     assert await sweep.states() == {"0000": "finished"}
+    taking = asyncio.ensure_future(sweep.coordinator.take(*group))
+    call = asyncio.ensure_future(sweep.run("0001"))
+    taken = await taking
+    assert taken is not None
+    assert (taken.trial_id, taken.attempt, taken.number) == ("0001", 1, work.number + 1)
+    await sweep.coordinator.finish(*told(taken), ending())
+    assert (await call).state == "finished"
 
 
 @simulated(groups=False)
@@ -70,22 +78,6 @@ async def test_group_that_did_not_get_its_trial_gets_it_in_the_same_attempt(swee
     await sweep.coordinator.finish(*told(work), ending())
     await call
     assert (await sweep.trial("0000")).attempts == 1
-
-
-@simulated(groups=False)
-async def test_group_that_waited_for_a_trial_gets_the_next_one(sweep: SimulatedSweep) -> None:
-    call, work = await sweep.begin_at_work("0000")
-    await sweep.coordinator.finish(*told(work), ending())
-    await call
-    group = await incarnation_of(sweep)
-    await sweep.restart_coordinator()
-    taking = asyncio.ensure_future(sweep.coordinator.take(*group))
-    call = asyncio.ensure_future(sweep.run("0001"))
-    taken = await taking
-    assert taken is not None
-    assert (taken.trial_id, taken.attempt, taken.number) == ("0001", 1, work.number + 1)
-    await sweep.coordinator.finish(*told(taken), ending())
-    assert (await call).state == "finished"
 
 
 @pytest.mark.parametrize("tune_knows", [True, False])

@@ -20,7 +20,7 @@ from support.sweeps.simulation import ONE, SimulatedSweep, ending, rung, simulat
 
 
 class Disk:
-    """Counts the syncs by thread, and holds up those of files under `held` until `resume`."""
+    """Counts the syncs by thread, and holds up those of a file until `resume`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.syncing_threads: set[int] = set()
@@ -35,6 +35,9 @@ class Disk:
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", slow)
+
+    def hold(self, name: str) -> None:
+        self.held, self._may_go_on = name, threading.Event()
 
     def resume(self) -> None:
         self.held = ""
@@ -87,7 +90,7 @@ async def blocks(call: Any) -> "asyncio.Task[Any]":
 async def test_answers_wait_for_the_log_and_signs_of_life_do_not(sweep: SimulatedSweep, disk: Disk) -> None:
     call, work = await sweep.begin_at_work("0000")
     coordinator, trial = sweep.coordinator, (work.trial_id, work.attempt)
-    disk.held = "log.jsonl"
+    disk.hold("log.jsonl")
     at_rung = await blocks(coordinator.rung(*trial, rung(1)))
     assert not call.done()  # Tune must not decide about a rung that a later launch does not know
     assert await asyncio.wait_for(coordinator.progress(*trial, 1, 5.0), 1) is False
@@ -96,7 +99,7 @@ async def test_answers_wait_for_the_log_and_signs_of_life_do_not(sweep: Simulate
     assert (await call).state == "running"
     call = asyncio.ensure_future(sweep.run("0000"))
     assert await at_rung is True
-    disk.held, disk._may_go_on = "log.jsonl", threading.Event()
+    disk.hold("log.jsonl")
     finishing = await blocks(coordinator.finish(*trial, ending()))
     assert not call.done()
     disk.resume()
@@ -106,35 +109,30 @@ async def test_answers_wait_for_the_log_and_signs_of_life_do_not(sweep: Simulate
 
 
 @simulated(groups=False)
-async def test_metrics_are_safe_once_the_trials_own_journal_is(sweep: SimulatedSweep, disk: Disk) -> None:
-    call, work = await sweep.begin_at_work("0000")
-    trial = work.trial_id, work.attempt
-    await sweep.settle()
-    disk.held = "journal.jsonl"
-    recording = await blocks(sweep.coordinator.metrics(*trial, [MetricReading(1, 1, {"val/accuracy": 0.5})]))
-    disk.resume()
-    assert await recording is True
-    assert '"val/accuracy"' in Path(sweep.tracking() / "journal.jsonl").read_text()
-    await sweep.coordinator.finish(*trial, ending())
-    await call
-
-
-@simulated(groups=False)
-async def test_attempt_is_in_the_log_before_a_group_gets_the_trial(sweep: SimulatedSweep, disk: Disk) -> None:
+async def test_attempt_is_in_the_log_before_it_begins_and_metrics_in_the_journal_before_they_count(
+    sweep: SimulatedSweep, disk: Disk
+) -> None:
     call = await sweep.begin("0000")
     await sweep.settle()
-    disk.held = "log.jsonl"
+    disk.hold("log.jsonl")
     taking = await blocks(sweep.taken_by_a_group())
     disk.resume()
     work = await taking
     assert read_log(sweep.folder).trials["0000"].attempts == work.attempt == 1
+    await sweep.settle()
+    disk.hold("journal.jsonl")
+    readings = [MetricReading(1, 1, {"val/accuracy": 0.5})]
+    recording = await blocks(sweep.coordinator.metrics(work.trial_id, work.attempt, readings))
+    disk.resume()
+    assert await recording is True
+    assert '"val/accuracy"' in Path(sweep.tracking() / "journal.jsonl").read_text()
     await sweep.coordinator.finish(work.trial_id, work.attempt, ending())
     await call
 
 
 @simulated(groups=False)
 async def test_trial_is_opened_once_though_tune_asks_twice(sweep: SimulatedSweep, disk: Disk) -> None:
-    disk.held = "record.json.new"
+    disk.hold("record.json.new")
     first = await blocks(sweep.run("0000"))
     second = await blocks(sweep.run("0000"))
     disk.resume()

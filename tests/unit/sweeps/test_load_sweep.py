@@ -43,15 +43,10 @@ def test_newest_entry_of_a_trial_counts_and_a_path_may_be_relative(
     found = load_sweep(folder.path.relative_to(tmp_path))
     assert [trial.state for trial in found.trials] == ["finished", "finished"]
     assert found.folder == folder.path
-    assert load_sweep(tmp_path / "compare").folder == folder.path  # a name means the newest one of it
-
-
-def test_sweep_without_a_record_has_no_page(tmp_path: Path) -> None:
-    found = load_sweep(leave_sweep(CONFIG, tmp_path).path)
-    assert (found.mlflow_url, found.parent_run_id, found.best_config_path) == (None, None, "")
-    folder = leave_sweep(CONFIG, tmp_path)
+    assert (found.mlflow_url, found.parent_run_id, found.best_config_path) == (None, None, "")  # no record, no page
     record_sweep(folder, "sqlite:////x/mlflow.db", {})
-    assert load_sweep(folder.path).needs_ui
+    by_name = load_sweep(tmp_path / "compare")  # the newest one
+    assert (by_name.folder, by_name.needs_ui) == (folder.path, True)
 
 
 @pytest.mark.parametrize(

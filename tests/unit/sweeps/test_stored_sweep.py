@@ -157,11 +157,15 @@ def test_another_config_is_refused_once_a_trial_has_begun(move: Callable[[str], 
     fourth.release()
 
 
-def test_there_is_nothing_to_resume() -> None:
+def test_only_an_unfinished_sweep_is_resumed_and_has_its_weights_pinned() -> None:
     with pytest.raises(ConfigError) as caught:
         claim(intent="resume")
     assert caught.value.code == "resume"
+    assert unfinished_content(STORAGE, "run") == {}
+    end(claim())
+    assert unfinished_content(STORAGE, "run")["config"]["name"] == "run"
     end(claim(), "finished")
+    assert unfinished_content(STORAGE, "run") == {}
     with pytest.raises(ConfigError):
         claim(intent="resume")
     assert read_holder(home()) is None
@@ -182,14 +186,6 @@ def test_two_machines_do_not_work_on_one_name(move: Callable[[str], None]) -> No
     holder = read_holder(home())
     assert holder is not None
     assert holder.launch == "another"
-
-
-def test_weights_are_pinned_as_the_unfinished_sweep_has_them() -> None:
-    assert unfinished_content(STORAGE, "run") == {}
-    end(claim())
-    assert unfinished_content(STORAGE, "run")["config"]["name"] == "run"
-    end(claim(), "finished")
-    assert unfinished_content(STORAGE, "run") == {}
 
 
 @pytest.mark.parametrize(("fault", "code"), [(AWAY, "store-silent"), (FORBIDDEN, "access-denied")])

@@ -41,6 +41,8 @@ def refused(storage: Path, changes: dict[str, Any] | None = None, **options: Any
 def test_unfinished_sweep_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -> None:
     first = claimed(tmp_path)
     again = [claimed(tmp_path, leaves=left, intent="resume") for left in ("trials", "interrupted", "")]
+    touches_no_trial = {"sweep__slots": 2, "sweep__max_failures_per_trial": 0, "sweep__stop": {"wall_seconds": 60}}
+    again.append(claimed(tmp_path, {**touches_no_trial, "tracking__experiment": "other"}))
     assert {each.folder for each in again} == {first.folder}
     assert first.folder.read()["status"] == "running"
     second = claimed(tmp_path, leaves="finished")
@@ -73,12 +75,6 @@ def test_another_config_is_refused_with_the_keys_that_differ(tmp_path: Path, gol
     golden("\n".join(str(problem) for problem in problems).replace(run_id, "<run-id>"))
 
 
-def test_changes_that_touch_no_trial_are_no_obstacle(tmp_path: Path) -> None:
-    first = claimed(tmp_path, leaves="trials")
-    changes = {"sweep__slots": 2, "sweep__max_failures_per_trial": 0, "sweep__stop": {"wall_seconds": 60}}
-    assert claimed(tmp_path, {**changes, "tracking__experiment": "other"}).folder == first.folder
-
-
 def test_sweep_without_trials_is_not_resumed_with_another_config(tmp_path: Path) -> None:
     first = claimed(tmp_path)
     assert [problem.key for problem in refused(tmp_path, {"sweep__seeds": 2}, intent="resume")] == ["sweep.seeds"]
@@ -104,9 +100,10 @@ def test_runs_and_sweeps_of_one_name_do_not_see_each_other(tmp_path: Path) -> No
     assert not run.resumed
     assert run.folder.path.parent == sweep.folder.path.parent
     assert claimed(tmp_path, intent="resume").folder == sweep.folder
-    again = claim_run(config(optimizer__lr=0.5), tmp_path)
-    again.release()
-    assert (again.resumed, again.folder) == (True, run.folder)
+    for changes in ({}, {"sweep__seeds": 3}, {"sweep": None}):  # whatever its config says about sweeps
+        again = claim_run(config(optimizer__lr=0.5, **changes), tmp_path)
+        again.release()
+        assert (again.resumed, again.folder) == (True, run.folder)
     sweep.folder.write(status="finished")
     refused(tmp_path, intent="resume")
 
@@ -118,16 +115,6 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
             attempt()
     first.release()
     claim_sweep(config(), tmp_path, "resume").release()
-
-
-def test_run_is_resumed_whatever_its_config_says_about_sweeps(tmp_path: Path) -> None:
-    first = claim_run(config(), tmp_path)
-    (first.folder.checkpoints / "step-4").mkdir(parents=True)
-    first.release()
-    for other in (config(sweep__seeds=3), config(sweep=None)):
-        again = claim_run(other, tmp_path)
-        again.release()
-        assert (again.resumed, again.folder) == (True, first.folder)
 
 
 def test_record_of_a_run_has_no_sweep_section() -> None:

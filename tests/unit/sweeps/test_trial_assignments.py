@@ -38,15 +38,12 @@ def config_of(maker: TrialSpecBuilder, params: dict[str, Any]) -> Any:
     return maker.base.for_trial(part).config()
 
 
-def test_python_objects_do_not_travel_with_each_trial(maker: TrialSpecBuilder) -> None:
+def test_python_objects_do_not_travel_with_each_trial_and_an_axis_replaces_them(maker: TrialSpecBuilder) -> None:
     assert len(pickle.dumps(maker.base)) > 1_000_000
     assert len(maker.make(PlannedTrial("0000", {"optimizer.lr": 0.2})).worker_spec) < 50_000
     trial = config_of(maker, {"optimizer.lr": 0.2})
     assert trial.optimizer.lr == 0.2
     assert type(trial.model.path) is LargeModel
-
-
-def test_axis_replaces_a_python_object_by_a_component(maker: TrialSpecBuilder) -> None:
     assert config_of(maker, {"model.name": "cnn"}).model.name == "cnn"
     assert config_of(maker, {"model.path": PATH}).model.path == PATH
 

@@ -97,26 +97,23 @@ def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert not stopper.stop_all()
 
 
-def test_trial_that_tune_gives_up_is_reported(golden: Any) -> None:
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (RuntimeError("its actor died\nmore"), "give_up"),
+        (
+            RayTaskError("save", "OSError", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))).as_instanceof_cause(),
+            "found_disk_full",
+        ),
+    ],
+)
+def test_trial_that_tune_gives_up_is_reported(error: Exception, call: str, golden: Any) -> None:
     coordinator = FakeActor()
-    trial = SimpleNamespace(
-        config={TRIAL: {"id": "0007"}}, get_pickled_error=lambda: RuntimeError("its actor died\nmore")
-    )
-    tune_thread._Prunings(coordinator, "asha", "samples").on_trial_error(1, [], trial)
-    [[id, reason]] = coordinator.calls("give_up")
-    assert id == "0007"
-    golden(reason)
-
-
-def test_trial_for_which_tune_finds_a_disk_full_is_not_given_up() -> None:
-    coordinator = FakeActor()
-    error = RayTaskError("save", "OSError", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))).as_instanceof_cause()
     trial = SimpleNamespace(config={TRIAL: {"id": "0007"}}, get_pickled_error=lambda: error)
     tune_thread._Prunings(coordinator, "asha", "samples").on_trial_error(1, [], trial)
-    [[id, reason]] = coordinator.calls("found_disk_full")
-    assert id == "0007"
-    assert "No space left" in reason
-    assert not coordinator.calls("give_up")
+    [(called, id, reason)] = coordinator.log
+    assert (called, id) == (call, "0007")
+    golden(reason)
 
 
 def test_second_sweep_from_one_node_is_refused(monkeypatch: pytest.MonkeyPatch, golden: Any) -> None:
