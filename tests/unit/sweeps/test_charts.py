@@ -121,6 +121,11 @@ def test_curves_are_over_samples_and_bands_over_seeds() -> None:
     assert list(last.x) == [8 * 256, 16 * 256, 24 * 256]
     assert (list(best.low), list(best.high), best.seeds) == ([2.0, 1.0, 0.5], [2.0, 1.1, 0.5], 2)
     assert list(best.mean) == pytest.approx([2.0, 1.05, 0.5])
+    # samples follow from the batch size where no trial has them
+    failed = [trial(n, {BATCH: batch}, 0.5, "failed", samples=0) for n, batch in enumerate([64, 256])]
+    histories = {each.id: points("train/loss", [2, 1]) for each in failed}
+    found = curves_of(sweep_config({BATCH: [64, 256]}), failed, ACCURACY, histories, "train/loss")
+    assert [(list(line.x), line.place) for line in found] == [([640, 1280], None), ([2560, 5120], None)]
 
 
 def line_of(trials: list[Trial], histories: dict[str, list[MetricPoint]]) -> Curve:
@@ -137,14 +142,6 @@ def test_mean_is_over_whole_seeds_which_are_interpolated_between_their_steps() -
     trials[1] = replace(trials[1], state="pruned", steps=20, samples=1280)
     line = line_of(trials, {"0000": points("train/loss", [4, 3, 2, 1]), "0001": points("train/loss", [9, 8])})
     assert (list(line.mean), line.seeds) == ([4, 3, 2, 1], 1)
-
-
-def test_samples_follow_from_the_batch_size_where_no_trial_has_them() -> None:
-    trials = [trial(n, {BATCH: batch}, 0.5, "failed", samples=0) for n, batch in enumerate([64, 256])]
-    histories = {each.id: points("train/loss", [2, 1]) for each in trials}
-    found = curves_of(sweep_config({BATCH: [64, 256]}), trials, ACCURACY, histories, "train/loss")
-    assert [list(line.x) for line in found] == [[640, 1280], [2560, 5120]]
-    assert [line.place for line in found] == [None, None]
 
 
 def test_long_curves_are_thinned_to_means_and_keep_their_ends() -> None:

@@ -54,22 +54,17 @@ def test_files_are_linked_where_they_can_be(tmp_path: Path, monkeypatch: pytest.
     assert not shares_files(tmp_path / "copied" / "step-5")
 
 
-def test_half_made_pin_is_made_again(tmp_path: Path) -> None:
-    original = checkpoint(tmp_path, 5)
+def test_half_made_pin_and_one_of_another_checkpoint_are_replaced(tmp_path: Path) -> None:
     half = tmp_path / "pinned" / "step-5"
     half.mkdir(parents=True)
     (half / "state.json").write_text("{")
     shutil.copytree(half, half.with_name(".step-5.linking"))
-    assert pin(original, half.parent) == half
-    assert verify(half) == 5
-    assert os.listdir(half.parent) == ["step-5"]
-
-
-def test_another_checkpoint_of_the_same_step_replaces_a_pin(tmp_path: Path) -> None:
-    pin(checkpoint(tmp_path / "a", 5, 1.0), tmp_path / "pinned")
-    other = checkpoint(tmp_path / "b", 5, 2.0)
-    assert pin(other, tmp_path / "pinned") == tmp_path / "pinned" / "step-5"
-    assert is_same(tmp_path / "pinned" / "step-5", other)
+    for trial, weight in (("a", 1.0), ("b", 2.0)):
+        original = checkpoint(tmp_path / trial, 5, weight)
+        assert pin(original, half.parent) == half
+        assert verify(half) == 5
+        assert is_same(half, original)
+        assert os.listdir(half.parent) == ["step-5"]
 
 
 def test_checkpoint_that_goes_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

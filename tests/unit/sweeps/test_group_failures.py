@@ -150,8 +150,14 @@ async def test_last_slot_is_tried_again_before_it_is_a_fault(sweep: SimulatedSwe
 @simulated(groups=False, max_failures=0)
 async def test_trial_that_a_dead_group_took_has_not_failed(sweep: SimulatedSweep) -> None:
     await sweep.coordinator.prepare([ONE])
-    await sweep.coordinator.enter(0, 1, 0, b"first")
-    idle = asyncio.create_task(sweep.coordinator.take(0, 1, 1))  # its caller dies
+    first = await sweep.coordinator.enter(0, 1, 0, b"first")
+    assert first is not None
+    waiting = asyncio.create_task(sweep.coordinator.take(0, 1, first))
+    await sweep.settle()
+    second = await sweep.coordinator.enter(0, 1, 0, b"second")
+    assert second == first + 1
+    assert await asyncio.wait_for(waiting, 5) is None  # a process of an earlier start gets no trial
+    idle = asyncio.create_task(sweep.coordinator.take(0, 1, second))  # its caller dies
     call = asyncio.create_task(sweep.run("0000"))
     assert await idle is not None
     await sweep.serve_once()
@@ -218,14 +224,3 @@ async def test_trial_at_a_rung_hears_that_its_time_is_up(
     answer = asyncio.create_task(sweep.coordinator.rung("0000", work.attempt, rung(1)))
     assert (await call).state == "running"
     assert await answer is False
-
-
-@simulated(groups=False)
-async def test_process_of_an_earlier_start_gets_no_trial(sweep: SimulatedSweep) -> None:
-    await sweep.coordinator.prepare([ONE])
-    first = await sweep.coordinator.enter(0, 1, 0, b"first")
-    assert first is not None
-    idle = asyncio.create_task(sweep.coordinator.take(0, 1, first))
-    await sweep.settle()
-    assert await sweep.coordinator.enter(0, 1, 0, b"second") == first + 1
-    assert await asyncio.wait_for(idle, 5) is None

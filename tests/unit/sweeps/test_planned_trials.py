@@ -114,8 +114,14 @@ def test_invalid_points_are_refused_reason_by_reason(kind: str, golden: Any) -> 
         golden("\n".join(str(problem) for problem in problems))
 
 
-def test_reasons_that_differ_in_numbers_are_one_problem() -> None:
-    assert len(refused({"optimizer.momentum": {"uniform": [-1, 0.5]}}, search="random", num_samples=60)) == 1
+def test_many_invalid_drawn_points_are_one_problem_or_keep_their_numbers() -> None:
+    axis = "optimizer.momentum"
+    drawn: dict[str, Any] = {"search": "random", "num_samples": 60}
+    assert len(refused({axis: {"uniform": [-1, 0.5]}}, **drawn)) == 1  # although their numbers differ
+    made = points_of({axis: {"uniform": [-1, 0.5]}}, **drawn, **SKIP)
+    assert sorted(int(each.id) for each in (*made.planned_trials, *made.skipped)) == list(range(60))
+    assert {point.params[axis] >= 0 for point in made.planned_trials} == {True}
+    assert {trial.params[axis] >= 0 for trial in made.skipped} == {False}
 
 
 def test_invalid_points_are_skipped_on_demand_with_each_of_their_seeds() -> None:
@@ -127,14 +133,6 @@ def test_invalid_points_are_skipped_on_demand_with_each_of_their_seeds() -> None
     assert {int(point.id): tuple(point.params.values()) for point in made.planned_trials} == numbered
     assert {trial.state for trial in made.skipped} == {"skipped"}
     assert made.skipped[0].reason.startswith("data.global_batch_size: 64 ")
-
-
-def test_invalid_drawn_points_keep_their_numbers() -> None:
-    space = {"optimizer.momentum": {"uniform": [-1, 0.9]}}
-    made = points_of(space, search="random", num_samples=20, **SKIP)
-    assert sorted(int(each.id) for each in (*made.planned_trials, *made.skipped)) == list(range(20))
-    assert {point.params["optimizer.momentum"] >= 0 for point in made.planned_trials} == {True}
-    assert {trial.params["optimizer.momentum"] >= 0 for trial in made.skipped} == {False}
 
 
 def test_point_with_too_few_data_is_skipped(tmp_path: Path) -> None:

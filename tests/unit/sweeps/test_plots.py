@@ -73,15 +73,12 @@ def test_best_cell_is_outlined_and_the_brightest(mode: Any, best: tuple[int, int
     assert to_hex(image.cmap(image.norm(value))) == to_hex(color_map("max")(1.0))
 
 
-def test_seeds_are_averaged_and_missing_ones_counted() -> None:
+def test_cell_is_the_mean_over_seeds_and_the_best_of_further_axes() -> None:
     trials = [trial(n, 64, "none", 0.8 + n / 100, seed=n) for n in range(3)]
     trials += [trial(3 + n, 256, "none", 0.99, "failed" if n else "finished", seed=n) for n in range(3)]
     picture = heatmap_of(trials)
     assert cells(picture) == {(0, 0): ["0.81", "± 0.01"], (1, 0): ["0.99", "1 of 3"]}
     assert outlined(picture) == (0, 0)
-
-
-def test_best_of_further_axes_is_shown() -> None:
     trials = [trial(n, 64, "none", value, **{"optimizer.lr": n}) for n, value in enumerate([0.3, 0.8, math.nan])]
     picture = heatmap_of(trials)
     assert cells(picture) == {(0, 0): ["0.8"]}
