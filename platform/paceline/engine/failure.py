@@ -147,8 +147,11 @@ def _find_cause(error: BaseException, board: "_Board", ranks: DistContext) -> Fa
         return failure
     if communication:
         return None
-    failure = describe(error, ranks.rank)
-    board.post(failure)
+    own = describe(error, ranks.rank)
+    board.post(own)
+    # another rank may have failed at the same time, and have been the first: all report its reason
+    failure = board.read() or own
+    board.acknowledge()
     abort_communication(error)
     board.linger()
     return failure
@@ -220,18 +223,18 @@ class _Board:
         return failure
 
     def acknowledge(self) -> None:
-        """Tell rank 0 that this rank has read the reason."""
+        """Tell rank 0 that this rank knows the reason."""
         if not self._acknowledged:
             self._acknowledged = True
             with suppress(Exception):
                 self.store.add(_SEEN, 1)
 
     def linger(self) -> None:
-        """Keep rank 0, which holds the store, until the others have read the reason."""
+        """Keep rank 0, which holds the store, until all ranks know the reason."""
         deadline = time.monotonic() + GRACE_SECONDS
         with suppress(Exception):
             while self.ranks.is_first and time.monotonic() < deadline:
-                if self.store.add(_SEEN, 0) >= self.ranks.world_size - 1:
+                if self.store.add(_SEEN, 0) >= self.ranks.world_size:
                     return
                 time.sleep(0.1)
 

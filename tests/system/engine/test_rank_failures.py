@@ -124,6 +124,38 @@ def test_a_rank_in_a_collective_operation_is_freed(
     assert told == [Told(failing, reason, True)] * 2
 
 
+def raise_at_the_same_time(ranks: DistContext, folder: Path) -> str:
+    """Each rank reads that none has failed, before any of them writes its reason."""
+    post = failure._Board.post
+
+    def together(board: Any, reason: Any) -> None:
+        (folder / str(ranks.rank)).touch()
+        while len(list(folder.iterdir())) < ranks.world_size:
+            time.sleep(0.01)
+        post(board, reason)
+
+    def body() -> None:
+        raise LookupError(f"boom on {ranks.rank}")
+
+    failure._Board.post = together  # type: ignore[method-assign]
+    failure.GRACE_SECONDS = 1000.0
+    try:
+        failing_together(ranks, body)
+    except RankFailed as error:
+        return f"{error.failure.rank}: {error.failure.reason}"
+    return "no failure"
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_that_fail_at_the_same_time_wait_for_nobody_and_report_one_reason(
+    world_size: int, tmp_path: Path
+) -> None:
+    reasons = run_ranks(raise_at_the_same_time, world_size, tmp_path)
+    assert reasons == [reasons[0]] * world_size
+    first = reasons[0][0]
+    assert reasons[0] == f"{first}: LookupError: boom on {first}"
+
+
 def end_before_the_other_notices(ranks: DistContext) -> str:
     """Rank 0 fails and ends, and its store with it, while rank 1 is busy with something else."""
     first = int(ranks.from_first([float(os.getpid())])[0])
