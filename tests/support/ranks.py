@@ -14,6 +14,9 @@ import cloudpickle
 
 from support.forkserver import CONTEXT, become_ordinary
 
+STILL_RUNNING = "still running at the time-out"
+"""Error of a rank that did not end."""
+
 
 @dataclass
 class Ending:
@@ -21,11 +24,10 @@ class Ending:
 
     value: Any = None
     error: str | None = None
-    seconds: float = 0.0
 
 
 def run_ranks(
-    function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0, **named: Any
+    function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 150.0, **named: Any
 ) -> list[Any]:
     """`function(ranks, *arguments, **named)` on every rank; the return values in order. A rank's error is raised."""
     endings = end_ranks(function, world_size, *arguments, timeout=timeout, **named)
@@ -36,7 +38,7 @@ def run_ranks(
 
 
 def end_ranks(
-    function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 60.0, **named: Any
+    function: Callable[..., Any], world_size: int, *arguments: Any, timeout: float = 150.0, **named: Any
 ) -> list[Ending]:
     """Like `run_ranks`, but tells how each rank ended, whatever that was."""
     cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
@@ -61,11 +63,7 @@ def end_ranks(
 
 
 def _collect(pipes: list[Connection], timeout: float) -> list[Ending]:
-    start, endings, open_pipes = (
-        monotonic(),
-        [Ending(error="still running at the time-out") for _ in pipes],
-        list(pipes),
-    )
+    start, endings, open_pipes = monotonic(), [Ending(error=STILL_RUNNING) for _ in pipes], list(pipes)
     while open_pipes and monotonic() - start < timeout:
         for pipe in wait(open_pipes, timeout=1.0):
             open_pipes.remove(pipe)
@@ -73,7 +71,6 @@ def _collect(pipes: list[Connection], timeout: float) -> list[Ending]:
                 ending = cloudpickle.loads(pipe.recv_bytes())
             except (EOFError, ConnectionResetError):
                 ending = Ending(error="died without a word")
-            ending.seconds = monotonic() - start
             endings[pipes.index(pipe)] = ending
     return endings
 

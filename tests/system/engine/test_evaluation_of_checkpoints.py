@@ -68,7 +68,7 @@ def again(ranks: DistContext, folder: Path, strategy: str, callbacks: list[Any])
 @pytest.mark.parametrize("callbacks", [[], [{"name": "ema", "decay": 0.5}]], ids=["plain", "ema"])
 def test_metrics_are_the_runs_own_and_each_sample_is_predicted_once(strategy: str, callbacks: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        found = run_ranks(again, 2, Path(folder), strategy, callbacks, timeout=120)
+        found = run_ranks(again, 2, Path(folder), strategy, callbacks)
     for trained, evaluated, _, samples in found:
         assert trained
         assert evaluated == trained

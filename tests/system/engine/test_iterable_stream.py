@@ -30,8 +30,8 @@ def parts(ranks: DistContext, folder: Path, data: Any, loaders: int, stops: list
     ("data", "loaders"), [pytest.param(stream, 2, marks=pytest.mark.slow), (stateful_stream, 2), (stream, 0)]
 )
 def test_an_interrupted_run_sees_what_the_whole_one_sees(data: Any, loaders: int, tmp_path: Path) -> None:
-    whole = run_ranks(parts, 2, tmp_path / "whole", data, loaders, [], timeout=120)
-    interrupted = run_ranks(parts, 2, tmp_path / "parts", data, loaders, [2, 5], timeout=120)
+    whole = run_ranks(parts, 2, tmp_path / "whole", data, loaders, [])
+    interrupted = run_ranks(parts, 2, tmp_path / "parts", data, loaders, [2, 5])
     for of_whole, of_parts in zip(whole, interrupted, strict=True):
         assert len(of_parts) == 3
         assert [index for seen, _ in of_parts for index in seen] == of_whole[0][0]

@@ -77,7 +77,7 @@ def test_metrics_are_those_of_the_whole_set() -> None:
     ids = torch.arange(13)
     predicted, true = ids * 7 % 5, ids % 5
     f1 = reference.f1_score(true, predicted, average="macro")
-    for classes, numbers in run_ranks(measured, 2, timeout=120):
+    for classes, numbers in run_ranks(measured, 2):
         assert classes["val/f1"] == pytest.approx(f1, abs=1e-9)
         assert classes["val/theirs"] == pytest.approx(f1, abs=1e-6)
         assert classes["val/iou"] == pytest.approx(reference.jaccard_score(true, predicted, average="macro"), abs=1e-9)

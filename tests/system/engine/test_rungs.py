@@ -100,6 +100,7 @@ def test_an_error_instead_of_an_answer_ends_all_ranks() -> None:
 
 
 def wait_for_long(ranks: DistContext, seconds: float, round_seconds: float) -> tuple[bool, float]:
+    ranks.sum_numbers([1.0])  # the ranks start together: one that is a second behind would look dead
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1))
     start = time.monotonic()
     return ask_first(ranks, lambda: bool(time.sleep(seconds)), round_seconds), time.monotonic() - start

@@ -176,7 +176,7 @@ def plain() -> tuple[Any, ...]:
 @pytest.mark.parametrize("names", [(*QUICK, *tuple(OTHERS)[1:]), pytest.param(LONG, marks=pytest.mark.slow)])
 def test_a_plain_trial_is_the_same_after_any_other(names: tuple[str, ...], plain: tuple[Any, ...]) -> None:
     order = [each for name in names for each in (name, "plain")]
-    results, _ = run_ranks(row, 2, order, timeout=120)[0]
+    results, _ = run_ranks(row, 2, order)[0]
     assert len(plain[1]) == 4
     for name, result in zip(names, results[1::2], strict=True):
         assert result == plain, f"plain after {name}"
@@ -197,7 +197,7 @@ SUSPICIOUS = ("compile", "fsdp", "powersgd", "checkpoint selective")
 @pytest.mark.slow
 def test_a_trial_is_the_same_after_plain_ones() -> None:
     order = [each for name in SUSPICIOUS for each in ("plain", name)]
-    results, _ = run_ranks(row, 2, order, timeout=120)[0]
+    results, _ = run_ranks(row, 2, order)[0]
     for name, result in zip(SUSPICIOUS, results[1::2], strict=True):
         assert result == alone(name), f"{name} after plain"
 
