@@ -1,5 +1,6 @@
 """Runs of this room's unit tests are recorded in their journals alone: nothing is sent to MLflow, git is not asked."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,13 @@ import pytest
 from paceline.tracking import run_recorder
 from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_recorder import RunRecorder
+from support.cluster.local_runs import enter_folder
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, whose `runs` is the storage."""
+    return enter_folder(tmp_path, monkeypatch)
 
 
 @pytest.fixture(autouse=True)

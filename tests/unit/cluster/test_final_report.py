@@ -30,7 +30,7 @@ from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_recorder import RunRecorder, has_ended
 from support.cluster.coordinators import Events, no_space, open_coordinator, tags_of, warnings_of
-from support.cluster.local_runs import enter_folder, local_config
+from support.cluster.local_runs import local_config
 from support.golden import Golden
 from support.toys import toy_config
 
@@ -188,8 +188,7 @@ def test_the_watcher_and_mlflow_are_reported_how_many_readings_were_dropped(
 
 
 @pytest.fixture
-def launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainLaunch]:
-    enter_folder(tmp_path, monkeypatch)
+def launch(work: Path) -> Iterator[TrainLaunch]:
     made = prepare_launch(local_config(), "continue", None, Events())
     yield made
     made.run.release()

@@ -17,7 +17,7 @@ from paceline.storage.address import OUTCOME
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from support.cluster.coordinators import Events, entries_of, no_space
-from support.cluster.local_runs import enter_folder, local_config
+from support.cluster.local_runs import local_config
 
 SMALL = {
     "model__in_features": 8,
@@ -30,17 +30,15 @@ SMALL = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("work")
+
+
 class Died(BaseException):
     """The program ends at once."""
 
 
 def die(*given: Any, **named: Any) -> Any:
     raise Died
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return enter_folder(tmp_path, monkeypatch)
 
 
 def config(**changes: Any) -> Any:

@@ -12,15 +12,11 @@ from paceline.cluster.train import prepare_launch, train
 from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.errors import ConfigError, Problem
 from support.cluster.coordinators import Events
-from support.cluster.local_runs import enter_folder, local_config, save_checkpoint
+from support.cluster.local_runs import local_config, save_checkpoint
 from support.golden import Golden
 from support.refusals import refused
 
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, whose `runs` is the storage."""
-    return enter_folder(tmp_path, monkeypatch)
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def left(run_id: str, status: str = "finished", steps: tuple[int, ...] = (4, 8), name: str = "base") -> Path:

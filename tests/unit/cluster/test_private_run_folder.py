@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from paceline import train
-from support.cluster.local_runs import enter_folder, local_config
+from support.cluster.local_runs import local_config
 from support.modes import PRIVATE, SHARED, modes_in
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(work: Path) -> Iterator[Path]:
     """A user's folder, with the umask that most systems have."""
     before = os.umask(0o022)
-    yield enter_folder(tmp_path, monkeypatch)
+    yield work
     os.umask(before)
 
 

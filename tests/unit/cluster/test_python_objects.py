@@ -1,7 +1,6 @@
 """Python objects of every kind, given to `train` in place of names."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from paceline.callbacks.callback import Callback, Control, TrainContext
 from paceline.cluster.listener import SilentListener
 from paceline.cluster.train import train
-from support.cluster.local_runs import enter_folder, local_config
+from support.cluster.local_runs import local_config
 from support.toys import tensors
 
 
@@ -45,8 +44,8 @@ def falling(step: int, total_steps: int) -> float:
     return 1 - step / total_steps
 
 
-def test_objects_of_every_kind_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enter_folder(tmp_path, monkeypatch)
+@pytest.mark.usefixtures("work")
+def test_objects_of_every_kind_train() -> None:
     train_set, validation = tensors(40)
     keeping = Keeping()
     result: Any = train(

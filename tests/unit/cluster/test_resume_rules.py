@@ -13,7 +13,7 @@ from paceline.config.derived import derive
 from paceline.errors import ConfigError
 from paceline.tracking import metrics
 from support.cluster.coordinators import Events
-from support.cluster.local_runs import enter_folder, local_config, save_checkpoint
+from support.cluster.local_runs import local_config, save_checkpoint
 from support.golden import Golden
 from support.refusals import refused
 
@@ -134,11 +134,8 @@ def test_a_broken_last_checkpoint_is_passed_over_and_left_alone(tmp_path: Path) 
     assert broken.is_dir()
 
 
-def test_the_processes_that_train_know_where_the_finished_run_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    enter_folder(tmp_path, monkeypatch)
-    left(tmp_path / "runs")
+def test_the_processes_that_train_know_where_the_finished_run_ended(work: Path) -> None:
+    left(work / "runs")
     for changes, intent, step in [({"trainer__epochs": 4}, "extend", 8), ({"name": "other"}, "continue", None)]:
         launch = prepare_launch(config(**changes), intent, None, Events())
         launch.run.release()

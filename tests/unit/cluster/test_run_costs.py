@@ -24,7 +24,7 @@ from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.recorded_run import read_points
 from paceline.tracking.run_record import RunRecord
 from support.cluster.coordinators import NOWHERE
-from support.cluster.local_runs import enter_folder, local_config
+from support.cluster.local_runs import local_config
 from support.golden import Golden
 
 GOAL = Goal("val/accuracy", 0.9, "max")
@@ -215,15 +215,14 @@ def planted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     takes(19, RunCoordinator, "finish")
 
 
-@pytest.mark.usefixtures("planted")
+@pytest.mark.usefixtures("planted", "work")
 @pytest.mark.parametrize(
     ("left_out", "lost"),
     [("nothing", 0), ("training", 2 * 7), ("evaluation", 2 * 11), ("checkpoints", 2 * 13), ("closing", 17)],
 )
 def test_the_parts_of_a_run_add_up_unless_one_is_left_out(
-    left_out: str, lost: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    left_out: str, lost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    enter_folder(tmp_path, monkeypatch)
     split = Meter.split
     monkeypatch.setattr(Meter, "split", lambda self: {k: v for k, v in split(self).items() if k != left_out})
     config = local_config(

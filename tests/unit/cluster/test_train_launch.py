@@ -26,7 +26,6 @@ from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.runs.reopening import load_run
 from paceline.tasks._classification import Classification
 from support.cluster.coordinators import Events, no_space
-from support.cluster.local_runs import enter_folder
 from support.cluster.local_runs import local_config as config
 from support.configs import problems_of
 from support.golden import Golden
@@ -36,16 +35,16 @@ CANARY = "canary-S3cr3t"
 SERVER = "127.0.0.1:9"
 
 
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder. No server answers."""
+pytestmark = pytest.mark.usefixtures("work")
 
+
+@pytest.fixture(autouse=True)
+def _no_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     def probe(uri: str) -> None:
         if uri.startswith(("http", "postgresql")):
             raise EnvironmentFault("MLflow does not answer", "mlflow-unreachable")
 
     monkeypatch.setattr("paceline.cluster.train.probe", probe)
-    return enter_folder(tmp_path, monkeypatch)
 
 
 def prepare(run: Any, **options: Any) -> TrainLaunch:
