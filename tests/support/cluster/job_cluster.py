@@ -45,24 +45,19 @@ def job_cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     with (tmp_path / "node.log").open("w") as log:
         node = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=tmp_path)
     try:
-        _wait_for(dashboard)
+        wait_until(lambda: _answers(dashboard), 90)
         yield f"http://127.0.0.1:{dashboard}", environment
     finally:
         os.killpg(node.pid, 15)
         node.wait(60)
 
 
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.5)
-    raise AssertionError("the dashboard does not answer")
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

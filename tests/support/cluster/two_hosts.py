@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.cluster.hosts import Host, environment, hosts
-from support.cluster.job_cluster import HIDE_PACKAGE
+from support.cluster.job_cluster import HIDE_PACKAGE, wait_until
 from support.storage.server import CREDENTIALS
 
 BIN = Path(sys.executable).parent
@@ -82,11 +81,8 @@ class Running:
 
     def until(self, condition: Callable[[], object], seconds: float = 180) -> None:
         """Wait for something that it does."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert self.process.poll() is None, self.ended().stderr
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.1)
+        wait_until(lambda: condition() or self.process.poll() is not None, seconds)
+        assert self.process.poll() is None, self.ended().stderr
 
 
 @dataclass
@@ -135,9 +131,7 @@ class TwoHosts:
 
     def until_complete(self) -> None:
         """Wait until the cluster counts all hosts as alive."""
-        deadline = time.monotonic() + 90
-        while self.nodes_known() < len(self.hosts):
-            assert time.monotonic() < deadline, "a node does not join"
+        wait_until(lambda: self.nodes_known() == len(self.hosts), 90)
 
     def announce_the_end_of(self, host: Host, seconds: int) -> None:
         """Tell Ray that a host's node is going to be taken away, as a cloud does of a spot instance."""
@@ -217,7 +211,4 @@ def ray_on_two_hosts(home: Path) -> Iterator[TwoHosts]:
 
 def _wait_for(host: Host, address: str, port: int) -> None:
     code = f"import socket; socket.create_connection(({address!r}, {port}), 1)"
-    deadline = time.monotonic() + 90
-    while host.run(sys.executable, "-S", "-c", code).returncode:
-        assert time.monotonic() < deadline, f"nothing answers at {address}:{port}"
-        time.sleep(0.5)
+    wait_until(lambda: host.run(sys.executable, "-S", "-c", code).returncode == 0, 90)

@@ -20,6 +20,7 @@ from paceline.engine.checkpoint import CheckpointWriter, Snapshot
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_recorder import RunRecorder
 from support.cluster.coordinators import no_space, open_coordinator, warnings_of
+from support.tracking.recording import until
 
 Answer = Callable[[], Any]
 
@@ -84,13 +85,6 @@ def raising(error: Exception) -> Answer:
         raise error
 
     return answer
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def test_a_checkpoint_waits_for_the_metrics_before_it(monkeypatch: pytest.MonkeyPatch, reporter: Make) -> None:

@@ -4,7 +4,7 @@ import os
 import pty
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -88,38 +88,35 @@ def test_under_nohup_nothing_stops() -> None:
         signal.raise_signal(signal.SIGHUP)
 
 
-def test_what_is_shown_after_the_terminal_was_closed_is_no_error() -> None:
-    controller, terminal = pty.openpty()
+@contextmanager
+def stderr_to(descriptor: int) -> Iterator[None]:
     kept = os.dup(2)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
     try:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        with first_interrupt_calls(lambda: None):
-            os.write(2, b"before\n")
-            assert os.read(controller, 100).startswith(b"before")
-            os.close(controller)
-            with pytest.raises(OSError, match="Input/output error"):
-                os.write(2, b"to nobody\n")
-            signal.raise_signal(signal.SIGHUP)
-            os.write(2, b"after\n")
+        yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+def test_what_is_shown_after_the_terminal_was_closed_is_no_error() -> None:
+    controller, terminal = pty.openpty()
+    with stderr_to(terminal), first_interrupt_calls(lambda: None):
+        os.write(2, b"before\n")
+        assert os.read(controller, 100).startswith(b"before")
+        os.close(controller)
+        with pytest.raises(OSError, match="Input/output error"):
+            os.write(2, b"to nobody\n")
+        signal.raise_signal(signal.SIGHUP)
+        os.write(2, b"after\n")
 
 
 def test_what_is_not_shown_on_a_terminal_is_still_shown(tmp_path: Path) -> None:
-    file = os.open(tmp_path / "shown", os.O_CREAT | os.O_RDWR)
-    kept = os.dup(2)
-    try:
-        os.dup2(file, 2)
-        with first_interrupt_calls(lambda: None):
-            signal.raise_signal(signal.SIGHUP)
-            os.write(2, b"saved")
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-    assert os.pread(file, 100, 0) == b"saved"
-    os.close(file)
+    with stderr_to(os.open(tmp_path / "shown", os.O_CREAT | os.O_RDWR)), first_interrupt_calls(lambda: None):
+        signal.raise_signal(signal.SIGHUP)
+        os.write(2, b"saved")
+    assert (tmp_path / "shown").read_bytes() == b"saved"
 
 
 def test_a_signal_that_was_held_back_arrives_afterwards() -> None:
