@@ -25,9 +25,25 @@ def branches_of(critical: float, start: int = 0, rule: Rule = "linear", sizes: t
     return [Branch(start, size, rule, 0, 1024, 1.0, expected_efficiency(size, OWN, critical)) for size in sizes]
 
 
-@pytest.mark.parametrize("critical", [20.0, 100.0, 420.0, 3000.0])
-def test_the_size_that_branches_were_made_with_is_found(critical: float) -> None:
-    found = critical_batch(branches_of(critical), OWN, TARGET)
+TRUE = expected_efficiency(256, OWN, 300.0)
+SEEDS = [Branch(0, 256, "linear", seed, 1, 1.0, TRUE * by) for seed, by in enumerate((0.5, 1, 2))]
+WORSE = [Branch(0, size, "sqrt", 0, 1024, 1.0, 0.01) for size in SIZES]
+NO_LOSS = [Branch(0, size, "linear", 0, 1024, 1.0, 1.02) for size in SIZES]
+
+
+@pytest.mark.parametrize(
+    ("branches", "critical"),
+    [
+        *((branches_of(critical), critical) for critical in (20.0, 100.0, 420.0, 3000.0)),
+        (branches_of(240.0, 4000), 240.0),  # what was measured after the start alone counts from the start
+        (SEEDS, 300.0),
+        ([*WORSE, *branches_of(420.0)], 420.0),
+        (NO_LOSS, inf),
+    ],
+    ids=["20", "100", "420", "3000", "later", "seeds", "the better rule", "no loss"],
+)
+def test_the_size_that_branches_were_made_with_is_found(branches: list[Branch], critical: float) -> None:
+    found = critical_batch(branches, OWN, TARGET)
     assert found.size == pytest.approx(critical, rel=0.03)
     assert (found.low, found.high) == (found.size, found.size)
 
@@ -39,18 +55,6 @@ def test_where_it_grows_over_training_the_samples_to_the_target_add_up() -> None
     for size in SIZES:
         samples = 4000 / expected_efficiency(size, OWN, 60.0) + 6000 / expected_efficiency(size, OWN, 240.0)
         assert TARGET / expected_efficiency(size, OWN, found.size) == pytest.approx(samples, rel=0.03)
-
-
-def test_what_was_measured_after_the_start_alone_counts_from_the_start() -> None:
-    assert critical_batch(branches_of(240.0, 4000), OWN, TARGET).size == pytest.approx(240.0, rel=0.03)
-
-
-def test_seeds_are_averaged() -> None:
-    true = expected_efficiency(256, OWN, 300.0)
-    found = critical_batch(
-        [Branch(0, 256, "linear", seed, 1, 1.0, true * by) for seed, by in enumerate((0.5, 1, 2))], OWN, TARGET
-    )
-    assert found.size == pytest.approx(300.0, rel=0.03)
 
 
 def test_trainings_to_the_target_correct_it() -> None:
@@ -67,16 +71,6 @@ def test_a_training_that_tells_little_changes_little() -> None:
     expected = critical_batch(branches, OWN, TARGET)
     # with twice the batch, hardly more samples are expected, and seeds scatter by as much
     assert refined(expected, OWN, branches, [(64, 0.95, 3)]).size == pytest.approx(300.0, rel=0.2)
-
-
-def test_without_any_loss_there_is_no_critical_size() -> None:
-    found = critical_batch([Branch(0, size, "linear", 0, 1024, 1.0, 1.02) for size in SIZES], OWN, TARGET)
-    assert found.size == inf
-
-
-def test_the_better_rule_counts() -> None:
-    worse = [Branch(0, size, "sqrt", 0, 1024, 1.0, 0.01) for size in SIZES]
-    assert critical_batch([*worse, *branches_of(420.0)], OWN, TARGET).size == pytest.approx(420.0, rel=0.03)
 
 
 def test_efficiency_is_read_from_the_curve_of_the_config_as_it_is() -> None:

@@ -29,13 +29,18 @@ def legend(axes: Any) -> dict[str, Any]:
     return dict(zip(names, artists, strict=True))
 
 
+def axes_of(picture: str, **changes: Any) -> Any:
+    """The axes of a picture of the findings, changed."""
+    (axes,) = pictures_of(replace(findings(), **changes))[picture].axes
+    return axes
+
+
 def places(points: Any) -> list[tuple[float, float]]:
     return [tuple(each) for each in points.get_offsets()]
 
 
 def test_the_branches_lie_at_their_efficiency_beside_the_trade_off() -> None:
-    (axes,) = pictures_of(findings())[EFFICIENCY].axes
-    shown = legend(axes)
+    shown = legend(axes_of(EFFICIENCY))
     assert places(shown["linear, from the start"]) == [
         (64, pytest.approx((1 + OWN / 200) / (1 + 64 / 200))),
         (256, pytest.approx((1 + OWN / 200) / (1 + 256 / 200))),
@@ -47,16 +52,14 @@ def test_the_branches_lie_at_their_efficiency_beside_the_trade_off() -> None:
     assert shown["critical batch size, 300"].get_xdata() == [300, 300]
 
 
-def test_without_a_critical_batch_size_none_is_marked() -> None:
-    none = CriticalBatch(inf, inf, inf, ((0, inf),))
-    for critical in (none, None):
-        found = replace(findings(), critical=critical)
-        assert not [name for name in legend(pictures_of(found)[EFFICIENCY].axes[0]) if "critical" in name]
-        assert not [name for name in legend(pictures_of(found)[NOISE].axes[0]) if "critical" in name]
+@pytest.mark.parametrize("critical", [CriticalBatch(inf, inf, inf, ((0, inf),)), None])
+@pytest.mark.parametrize("picture", [EFFICIENCY, NOISE])
+def test_without_a_critical_batch_size_none_is_marked(picture: str, critical: CriticalBatch | None) -> None:
+    assert not [name for name in legend(axes_of(picture, critical=critical)) if "critical" in name]
 
 
 def test_extrapolated_parts_of_the_time_are_dashed() -> None:
-    (axes,) = pictures_of(findings())[TIME].axes
+    axes = axes_of(TIME)
     dashed = {
         (tuple(line.get_xdata()), line.get_color()): line.get_linestyle() == "--" or line.is_dashed()
         for line in axes.lines
@@ -70,33 +73,30 @@ def test_extrapolated_parts_of_the_time_are_dashed() -> None:
 @pytest.mark.parametrize(("sizes", "most"), [([32, 64, 128, 256], 4), (list(range(32, 513, 8)), 12), ([64], 1)])
 def test_batch_sizes_are_named_as_far_as_there_is_room(sizes: list[int], most: int) -> None:
     table = tuple(replace(findings().table[0], global_batch_size=size, workers=2) for size in sizes)
-    (axes,) = pictures_of(replace(findings(), table=table))[TIME].axes
-    named = [label.get_text() for label in axes.get_xticklabels()]
+    named = [label.get_text() for label in axes_of(TIME, table=table).get_xticklabels()]
     assert named[0] == str(sizes[0])
     assert min(most, 3) <= len(named) <= most
 
 
 def test_what_was_verified_and_what_is_recommended_are_marked() -> None:
-    found = findings()
-    shown = legend(pictures_of(found)[TIME].axes[0])
+    shown = legend(axes_of(TIME))
     verified = places(shown["verified by trainings to the target"])
-    assert verified == [(each.batch_sizes[0], pytest.approx(each.seconds)) for each in found.verifications]
+    assert verified == [(each.batch_sizes[0], pytest.approx(each.seconds)) for each in findings().verifications]
     assert places(shown["recommended"]) == [(128, 0.36)]
-    predicted = replace(found, measured_seconds=None, verifications=())
-    assert places(legend(pictures_of(predicted)[TIME].axes[0])["recommended"]) == [(128, 0.35)]
-    assert "recommended" not in legend(pictures_of(replace(found, recommended={}))[TIME].axes[0])
+    predicted = legend(axes_of(TIME, measured_seconds=None, verifications=()))
+    assert places(predicted["recommended"]) == [(128, 0.35)]
+    assert "recommended" not in legend(axes_of(TIME, recommended={}))
 
 
 def test_a_batch_size_that_grows_is_marked_at_its_end() -> None:
     grown = Verification((64, 256), (9_000, 9_500), (2e-5, 2.1e-5))
-    found = replace(findings(), recommended=GROWING, verifications=(*findings().verifications, grown))
-    shown = legend(pictures_of(found)[TIME].axes[0])
+    shown = legend(axes_of(TIME, recommended=GROWING, verifications=(*findings().verifications, grown)))
     assert places(shown["recommended, growing from 64"]) == [(256, 0.36)]
     assert places(shown["verified by trainings to the target"])[-1][0] == 256
 
 
 def test_the_noise_scale_has_its_interval_and_the_critical_batch_sizes() -> None:
-    (axes,) = pictures_of(findings())[NOISE].axes
+    axes = axes_of(NOISE)
     shown = legend(axes)
     assert list(shown["noise scale"].get_ydata()) == [80.0, 150.0]
     assert places(shown["critical batch size, from branches"]) == [(0, 200.0), (LATER, 420.0)]
@@ -107,7 +107,7 @@ def test_the_noise_scale_has_its_interval_and_the_critical_batch_sizes() -> None
 
 def test_the_noise_scale_has_a_gap_where_none_was_measured() -> None:
     noise = tuple(NoisePoint(samples, 80.0, 60.0, 110.0) for samples in (100, 200, 300, 900, 1000))
-    (axes,) = pictures_of(replace(findings(), noise=noise))[NOISE].axes
+    axes = axes_of(NOISE, noise=noise)
     lines = [list(line.get_xdata()) for line in axes.lines if line.get_zorder() == 3]
     assert lines == [[100, 200, 300], [900, 1000]]
     assert len(axes.collections) == 3  # two bands, and the critical batch sizes

@@ -24,6 +24,12 @@ def page_of(found: ScaleFindings, name: str = "toy", recommended: str | None = N
     return page_from(report_html(name, "id", found, recommended, 83.0).decode())
 
 
+def critical_tile(critical: CriticalBatch) -> tuple[str, str]:
+    """The figure of the critical batch size, and the note below it."""
+    found = {tile.label: tile for tile in tiles(replace(findings(), critical=critical))}["critical batch size"]
+    return found.figure, found.note
+
+
 def marked(page: Node) -> list[tuple[str, str]]:
     """Batch size and workers of the recommended rows."""
     rows = page.all("tr", data_recommended=None)
@@ -75,18 +81,13 @@ def test_what_was_not_measured_is_not_shown() -> None:
     assert "no step could be measured" in headline(bare)
 
 
-def test_a_critical_batch_size_beyond_all_is_not_written_as_a_number() -> None:
-    found = replace(findings(), critical=CriticalBatch(inf, 400.0, inf, ((0, 400.0), (4_000, inf))))
-    shown = {tile.label: tile.figure for tile in tiles(found)}
-    assert shown["critical batch size"] == "not reached"
-    assert "inf" not in page_of(found).one("main").text.split()
-
-
-def test_a_critical_batch_size_below_one_sample_is_not_written_as_none() -> None:
+def test_a_critical_batch_size_is_a_number_also_below_one_sample_but_not_beyond_all() -> None:
     assert (count_text(0.125), count_text(39.6), count_text(1024.0)) == ("0.12", "40", "1,024")
-    found = replace(findings(), critical=CriticalBatch(0.125, 0.125, 420.0, ((0, 420.0), (4_000, 0.125))))
-    shown = {tile.label: (tile.figure, tile.note) for tile in tiles(found)}
-    assert shown["critical batch size"] == ("0.12", "0.12 to 420 over training")
+    small = CriticalBatch(0.125, 0.125, 420.0, ((0, 420.0), (4_000, 0.125)))
+    assert critical_tile(small) == ("0.12", "0.12 to 420 over training")
+    beyond = CriticalBatch(inf, 400.0, inf, ((0, 400.0), (4_000, inf)))
+    assert critical_tile(beyond)[0] == "not reached"
+    assert "inf" not in page_of(replace(findings(), critical=beyond)).one("main").text.split()
 
 
 def test_a_batch_size_that_grows_marks_each_of_its_sizes() -> None:

@@ -15,8 +15,6 @@ from paceline.batch_scaling.stored_findings import findings_json, findings_of, s
 from paceline.bench.study_launch import claim_study
 from paceline.cli import run as command
 from paceline.errors import EnvironmentFault
-from paceline.runs.finding import STUDY_FILES
-from paceline.tuneups.folder import TuneupFolder
 from support.batch_scaling.findings import GROWING, findings
 from support.refusals import refused
 from support.reports.page import page_from
@@ -64,10 +62,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScaleFolder:
     claimed.folder.write(status="finished", wall_seconds=83.0)
     claimed.release()
     return claimed.folder
-
-
-def test_the_names_of_the_files_are_those_of_the_folders() -> None:
-    assert STUDY_FILES == {"tune-up": TuneupFolder.FILE, "scale": ScaleFolder.FILE}
 
 
 def test_the_report_command_writes_the_report_again(folder: ScaleFolder, capsys: pytest.CaptureFixture[str]) -> None:

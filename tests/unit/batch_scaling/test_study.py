@@ -257,15 +257,19 @@ def test_where_the_critical_batch_grows_so_does_the_recommended_one() -> None:
     assert [each.global_batch_size for each in recommended.data.batch_size_schedule or ()] == sizes
 
 
-def test_the_rule_that_works_is_taken_where_the_usual_one_breaks() -> None:
-    found = study(SimulatedBench(400.0, linear_to=128))
-    assert found.rules.text == "linear up to a batch of 128, sqrt up to 512"
-    assert study(SimulatedBench(400.0, linear_to=64)).recommended["optimizer.lr_scaling"] == "sqrt"
-
-
-def test_where_every_larger_learning_rate_breaks_it_stays_as_it_is() -> None:
-    found = study(SimulatedBench(400.0, linear_to=128, sqrt_to=128))
-    assert found.rules.text == "linear up to a batch of 128, none up to 512"
+@pytest.mark.parametrize(
+    ("linear_to", "sqrt_to", "rules", "rule"),
+    [
+        (128, 10**6, "linear up to a batch of 128, sqrt up to 512", "linear"),
+        (64, 10**6, "sqrt up to a batch of 512", "sqrt"),
+        (128, 128, "linear up to a batch of 128, none up to 512", "linear"),
+    ],
+)
+def test_the_rule_that_works_is_taken_where_the_usual_one_breaks(
+    linear_to: int, sqrt_to: int, rules: str, rule: str
+) -> None:
+    found = study(SimulatedBench(400.0, linear_to=linear_to, sqrt_to=sqrt_to))
+    assert (found.rules.text, found.recommended["optimizer.lr_scaling"]) == (rules, rule)
 
 
 def test_where_a_step_takes_as_long_as_its_samples_the_config_stays_as_it_is() -> None:

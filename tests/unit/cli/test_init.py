@@ -75,18 +75,39 @@ def test_what_is_commented_out_is_valid_too(command: Command, folder: Path) -> N
         assert match[1] in yaml.safe_dump(load_config(file).model_dump(mode="json", exclude_unset=True))
 
 
-@pytest.mark.parametrize(("model", "task"), [("Bert", "model_loss"), ("bert", "model_loss"), ("net", "classification")])
-def test_a_model_of_transformers_gets_its_task(command: Command, folder: Path, model: str, task: str) -> None:
-    (folder / "code_of_bert.py").write_text(
-        "Base = type('PreTrainedModel', (), {'__module__': 'transformers.modeling_utils'})\n"
-        "class Bert(Base): ...\n"
-        "def bert() -> Bert: ...\n"
-        "def net(): ...\n"
-        "def data(): ...\n"
-    )
-    ended = command("init", "--model", f"code_of_bert:{model}", "--data", "code_of_bert:data")
-    assert ended.code == 0
-    assert load_config(folder / "experiment.yaml").task.describe() == task
+MODULES = {
+    "bert_of_init": """\
+Base = type("PreTrainedModel", (), {"__module__": "transformers.modeling_utils"})
+class Bert(Base): ...
+def bert() -> Bert: ...
+def net(): ...
+""",
+    "lightning_of_init": """\
+print("importing")
+Base = type("LightningModule", (), {"__module__": "pytorch_lightning.core.module"})
+class Middle(Base): ...
+class Net(Middle): ...
+""",
+    "failing_of_init": "def net(): ...\nraise SystemExit(1)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [
+        ("bert_of_init:Bert", {"name": "model_loss"}),
+        ("bert_of_init:bert", {"name": "model_loss"}),
+        ("bert_of_init:net", {"name": "classification"}),
+        ("lightning_of_init:Net", {"path": "paceline.adapters:LightningTask"}),
+        ("failing_of_init:net", {"name": "classification"}),
+    ],
+)
+def test_a_model_gets_the_task_of_its_library(command: Command, folder: Path, model: str, task: dict[str, str]) -> None:
+    module = model.partition(":")[0]
+    (folder / f"{module}.py").write_text(MODULES[module])
+    made = command("init", "--model", model, "--data", "code_of_init:data", "--json")
+    assert (made.code, made.json["config"]) == (0, str(folder / "experiment.yaml"))
+    assert yaml.safe_load((folder / "experiment.yaml").read_text())["task"] == task
 
 
 @pytest.mark.parametrize(
@@ -118,26 +139,3 @@ def test_nothing_is_overwritten(command: Command, folder: Path) -> None:
     assert ended.code == 2
     assert "[file-exists]" in ended.err
     assert (folder / "experiment.yaml").read_text() == "mine"
-
-
-LIGHTNING = """\
-print("importing")
-Base = type("LightningModule", (), {"__module__": "pytorch_lightning.core.module"})
-class Middle(Base): ...
-class Net(Middle): ...
-def data(): ...
-"""
-
-
-def test_a_lightning_module_gets_its_task(command: Command, folder: Path) -> None:
-    (folder / "lightning_of_init.py").write_text(LIGHTNING)
-    made = command("init", "--model", "lightning_of_init:Net", "--data", "lightning_of_init:data", "--json")
-    assert (made.code, made.json["config"]) == (0, str(folder / "experiment.yaml"))
-    text = (folder / "experiment.yaml").read_text()
-    assert yaml.safe_load(text)["task"] == {"path": "paceline.adapters:LightningTask"}
-
-
-def test_a_module_that_cannot_be_imported_here_is_no_obstacle(command: Command, folder: Path) -> None:
-    (folder / "failing_of_init.py").write_text(f"{CODE}raise SystemExit(1)\n")
-    assert command("init", "--model", "failing_of_init:data", "--data", "failing_of_init:data").code == 0
-    assert yaml.safe_load((folder / "experiment.yaml").read_text())["task"] == {"name": "classification"}

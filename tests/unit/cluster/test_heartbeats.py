@@ -53,12 +53,6 @@ def test_a_rank_is_silent_after_a_while_and_named_once_until_it_is_heard_again(
     assert [each.rank for each in beats.newly_silent()] == [0, 1]
 
 
-def test_another_group_starts_without_those_of_the_one_before(beats: Heartbeats, clock: Clock) -> None:
-    clock.now += SECONDS + 1
-    beats.forget()
-    assert beats.silent() == []
-
-
 def test_a_thread_beats_until_it_is_stopped() -> None:
     heard: list[tuple[int, str]] = []
     enough = threading.Event()

@@ -50,6 +50,10 @@ def test_modules_of_custom_techniques_travel_beside_those_of_the_config(place: P
         ({"metrics": [[], [{"name": "own", "path": "sent_metric:build"}]]}, ["sent_metric"]),
         ({"model.path": ["os.path:join", "sent_net:build"]}, []),  # Python's own, and that of the config
         ({"optimizer.lr": [0.1, 0.2], "model.args.width": [1, 2]}, []),
+        (
+            {"model": [{"path": "sent_other_net:build", "width": 3}]},
+            ["sent_other_net"],
+        ),  # right beside another axis
     ],
     ids=str,
 )
@@ -60,12 +64,6 @@ def test_modules_of_every_value_of_an_axis_travel(place: Place, space: dict[str,
     assert sorted(sent_modules(config, "sweep")[1:]) == sorted(place(module) for module in modules)
     assert sent_modules(config, "train") == [own]
     assert {key for key, found in modules_of_job(config, "sweep") if found != own} <= set(space)
-
-
-def test_a_value_that_is_wrong_beside_the_config_travels_all_the_same(place: Place) -> None:
-    """Another axis may make it right."""
-    space = {"model": [{"path": "sent_other_net:build", "width": 3}]}
-    assert place("sent_other_net") in sent_modules(swept(space), "sweep")
 
 
 def test_the_config_itself_may_name_no_module(place: Place) -> None:
