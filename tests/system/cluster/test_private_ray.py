@@ -17,7 +17,7 @@ import pytest
 
 from paceline.cluster.private_ray import PREFIX, private_ray_folder, remove_dead_folders
 from support.cluster.job_cluster import wait_until
-from support.cluster.user_folder import enter_user_folder
+from support.cluster.user_folder import end_pauses, enter_user_folder
 from support.modes import PRIVATE, modes_in
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
@@ -187,6 +187,7 @@ def test_a_killed_process_of_ray_ends_the_command_in_words_and_the_same_command_
     assert statuses(tmp_path) == ["failed"]
     assert list(folder.rglob("raylet.out")), "Ray's logs may tell why"
 
+    end_pauses(tmp_path)
     again = start()
     assert again.ended() == 0, again.shown
     assert statuses(tmp_path) == ["finished"]
@@ -207,6 +208,7 @@ def test_a_stopped_rank_that_never_answers_is_named_and_replaced(start: Start, t
     stopped.send_signal(signal.SIGSTOP)
     command.until(lambda: f"process {stopped.pid} " in command.shown)
     assert "[rank-silent]" in command.shown
+    end_pauses(tmp_path)
     assert command.ended() == 0, command.shown
     assert "[group-lost]" in command.shown
     assert "Traceback" not in command.shown
@@ -219,5 +221,6 @@ def test_two_commands_have_a_private_ray_each(start: Start, rays_files: Path, tm
     first, second = start(), start("name=second")
     second.until(lambda: manifests(tmp_path) and manifests(tmp_path, "second"))
     assert len(list(rays_files.iterdir())) == 2
+    end_pauses(tmp_path)
     assert (first.ended(), second.ended()) == (0, 0), first.shown + second.shown
     assert list(rays_files.iterdir()) == []

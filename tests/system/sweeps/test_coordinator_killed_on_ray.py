@@ -21,7 +21,7 @@ from paceline.sweeps.listener import SilentSweepListener
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.trial import Trial
 from support.cluster.job_cluster import wait_until
-from support.cluster.user_folder import enter_user_folder
+from support.cluster.user_folder import end_pauses, enter_user_folder
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 
@@ -65,9 +65,10 @@ def title_of(process: psutil.Process) -> str:
 
 
 class KillCoordinator(SilentSweepListener):
-    """Kills the coordinator, once, while two trials are at work."""
+    """Kills the coordinator, once, while two trials are at work, which pause at each step until it is back."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
+        self.home = home
         self.killed: int | None = None
         self.codes: list[str] = []
         """Of the events: a warning's own code, the kind of others."""
@@ -81,6 +82,8 @@ class KillCoordinator(SilentSweepListener):
 
     def event(self, kind: str, details: Any) -> None:
         self.codes.append(details.get("code", kind))
+        if self.codes[-1] == "coordinator-restarted":
+            end_pauses(self.home)
 
 
 def steps_in_mlflow(home: Path, result: SweepResult) -> dict[str, list[int]]:
@@ -105,7 +108,7 @@ ASHA = {"scheduler": "asha", "first_rung": 96, "rung_factor": 2}
 def test_no_trial_begins_again_and_results_are_those_of_undisturbed_trainings(
     home: Path, section: dict[str, Any]
 ) -> None:
-    listener = KillCoordinator()
+    listener = KillCoordinator(home)
     result = sweep(config(home, "killed", 0.3, **section), listener=listener)
     assert listener.killed is not None
     assert not psutil.pid_exists(listener.killed)

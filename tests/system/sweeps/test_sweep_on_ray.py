@@ -20,7 +20,7 @@ from paceline.sweeps.listener import SilentSweepListener
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
-from support.cluster.user_folder import enter_user_folder
+from support.cluster.user_folder import end_pauses, enter_user_folder
 from support.modes import PRIVATE, modes_in
 from support.ranks import run_ranks
 from support.runs.declared_names import undeclared, written
@@ -189,6 +189,7 @@ def test_an_interrupted_sweep_is_resumed_with_fresh_processes_and_then_extended(
     first = sweep(begun, listener=StopAfter(1))
     assert first.status == "interrupted"
     assert states(first) == {"0000": "finished", "0001": "pending"}
+    end_pauses(home)
     run = begun.with_overrides({"sweep.isolation": "process"})
     second = sweep(run, resume=True)
     assert second.sweep_id == first.sweep_id
