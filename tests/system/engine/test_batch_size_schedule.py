@@ -1,8 +1,7 @@
-"""`data.batch_size_schedule` on ranks, with loader processes, and in runs that are killed around the change."""
+"""`data.batch_size_schedule` on ranks and with loader processes."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,9 @@ import torch
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
-from paceline.tracking.journal import JOURNAL_FILE
 from support.ranks import run_ranks
-from support.runs.command_process import CommandProcess
 from support.spread import require_same, training
 from support.toys import points, toy_config
-from support.tracking.recording import DEAD
 
 STAGES = [{"samples": 0, "global_batch_size": 16}, {"samples": 130, "global_batch_size": 40}]
 CHANGE = 9
@@ -93,63 +89,3 @@ def test_spread_weights_train_by_the_schedule_as_one_process_does(strategy: str,
     alone = training(DistContext.current(), **more)
     spread = run_ranks(training, 2, parallel__strategy=strategy, **more)[0]
     require_same(spread, alone, steps=6 + 1 + 3)
-
-
-CONFIG = """\
-name: net
-model: {name: mlp, in_features: 8, hidden: [8], num_classes: 4}
-data:
-  name: synthetic
-  shape: [8]
-  num_classes: 4
-  num_samples: 100
-  num_validation_samples: 8
-  batch_size_schedule: [{samples: 0, global_batch_size: 16}, {samples: 132, global_batch_size: 48}]
-optimizer: {name: sgd, lr: 0.1, momentum: 0.9, lr_scaling: linear, base_batch_size: 16}
-lr_scheduler: {name: cosine, warmup_samples: 40}
-callbacks: [{path: "own_kill:Kill"}]
-trainer: {epochs: 4, precision: 64-true, log_every_n_steps: 1}
-checkpoint: {every_n_steps: 2}
-scaling: {num_workers: 0, use_gpu: false}
-tracking: {offline: allow}
-"""
-"""7 steps of 16 samples, 2 more to sample 132 exactly, then steps of 48."""
-OWN_KILL = """
-import os
-import signal
-from pathlib import Path
-
-from paceline import Callback
-
-
-class Kill(Callback):
-    def on_step_end(self, ctx):
-        wanted = Path("kill-at")
-        if wanted.exists() and ctx.step == int(wanted.read_text()):
-            wanted.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_run_killed_on_either_side_of_the_change_ends_with_the_same_weights(tmp_path: Path) -> None:
-    user = CommandProcess(tmp_path, {"MLFLOW_TRACKING_URI": DEAD})
-    (tmp_path / "net.yaml").write_text(CONFIG)
-    (tmp_path / "own_kill.py").write_text(OWN_KILL)
-
-    def trained(place: str, *kills: int) -> dict[str, Any]:
-        for step in kills:
-            (tmp_path / "kill-at").write_text(str(step))
-            user.give("train", "net.yaml", "--json", f"storage.path={place}")
-            assert user.end() == -9
-        user.give("train", "net.yaml", "--json", f"storage.path={place}")
-        return user.result()
-
-    try:
-        whole = trained("whole")
-        parts = trained("parts", 7, 11)
-        assert parts["weights_sha256"] == whole["weights_sha256"]
-        (record,) = (tmp_path / "parts").rglob("record.json")
-        assert json.loads(record.read_text())["params"]["derived.global_batch_size"] == "16, 48"
-        assert '"global_batch_size"' in (record.parent / JOURNAL_FILE).read_text()
-    finally:
-        user.leave()

@@ -1,4 +1,4 @@
-"""Compressed gradients: really compressed, as exact as their format, equal on all ranks, and resumed to the bit."""
+"""Compressed gradients: really compressed, as exact as their format, and equal on all ranks."""
 
 from __future__ import annotations
 
@@ -168,15 +168,6 @@ def part(ranks: DistContext, folder: Path, epochs: int, overrides: dict[str, Any
     )
     _, outcome, reporter = fit(config, ranks, folder)
     return outcome.weights_sha256, [details for kind, details in reporter.events if kind == "warning"]
-
-
-@pytest.mark.parametrize("hook", ["bf16", "powersgd"])
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, hook: str) -> None:
-    overrides = {"parallel__comm_hook": hook}
-    whole = run_ranks(part, 2, tmp_path / "whole", 2, overrides)
-    run_ranks(part, 2, tmp_path / "parts", 1, overrides)
-    assert run_ranks(part, 2, tmp_path / "parts", 2, overrides) == whole
-    assert whole[0][1] == []
 
 
 @pytest.mark.parametrize(

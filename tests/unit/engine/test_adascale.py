@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,15 +128,6 @@ def test_steps_that_fp16_leaves_out_do_not_count(monkeypatch: pytest.MonkeyPatch
     trainer, _, reporter = fit(adascale_config(**overrides))
     assert reporter.values("skipped_steps") == [1, 1]
     assert trainer.step.lr.adascale.state_dict()["steps"] == 11
-
-
-def test_the_averages_are_resumed_to_the_bit(tmp_path: Path) -> None:
-    config = adascale_config()
-    _, whole, _ = fit(config, checkpoints=tmp_path / "whole")
-    fit(config.with_overrides({"trainer.epochs": 1}), checkpoints=tmp_path / "parts")
-    trainer, second, _ = fit(config, checkpoints=tmp_path / "parts")
-    assert trainer.step.lr.adascale.state_dict()["steps"] == 12
-    assert second.weights_sha256 == whole.weights_sha256
 
 
 def test_a_step_without_weight_is_passed_over() -> None:

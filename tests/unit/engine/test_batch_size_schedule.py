@@ -7,6 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+from paceline.cluster.train import record_params
+from paceline.config.data import Sizes
+from paceline.config.derived import derive
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
@@ -54,6 +57,12 @@ def test_a_schedule_of_one_size_is_the_plain_config_to_the_bit(stages: list[tupl
     assert one.state.task.seen == other.state.task.seen
     assert reported.values("lr") == expected.values("lr")
     assert one.plan.total_steps == other.plan.total_steps
+
+
+def test_the_record_has_the_batch_of_each_stage() -> None:
+    config = scheduled()
+    params = record_params(config, derive(config, Sizes(SAMPLES, 31)))
+    assert (params["derived.global_batch_size"], params["derived.lr"]) == ("16, 40", "0.05, 0.125")
 
 
 def by_hand(seen: list[list[int]], sizes: list[int], warmup: int) -> nn.Module:
