@@ -1,17 +1,16 @@
-"""AdaScale over two ranks: the gain of per-sample gradients."""
+"""AdaScale and the noise scale over two ranks: those of per-sample gradients."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from paceline.engine.dist_context import DistContext
-from support.adascale import ADASCALE, reference, ten_steps
+from support.adascale import reference, ten_steps
 from support.ranks import run_ranks
-from support.toys import fit, points, toy_config
+from support.toys import fit, toy_config
 
 
 def training(ranks: DistContext, overrides: dict[str, Any]) -> dict[str, Any]:
@@ -45,20 +44,24 @@ def test_compressed_gradients_are_seen_before_they_are_compressed() -> None:
     assert first["sha"] == second["sha"]
 
 
-def part(ranks: DistContext, folder: Path, epochs: int) -> str:
-    """Train to an epoch's end, from the newest checkpoint; several buckets."""
-    config = toy_config(
-        **ADASCALE,
-        data__path=lambda: points(103, 31),
-        trainer__precision="32-true",
-        trainer__epochs=epochs,
-        parallel__bucket_cap_mb=0.001,
-        scaling__num_workers=ranks.world_size,
-    )
-    return str(fit(config, ranks, folder)[1].weights_sha256)
+NOISE_SCALE = {
+    "optimizer__lr_scaling": "none",
+    "trainer__noise_scale": True,
+    "trainer__noise_scale_every_n_steps": 1,
+}
 
 
-def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
-    whole = run_ranks(part, 2, tmp_path / "whole", 2)
-    run_ranks(part, 2, tmp_path / "parts", 1)
-    assert run_ranks(part, 2, tmp_path / "parts", 2) == whole
+def window(ranks: DistContext, overrides: dict[str, Any]) -> list[tuple[float, float]]:
+    """Train; squared norm and variance at each step."""
+    trainer, _, _ = fit(toy_config(**overrides, scaling__num_workers=ranks.world_size), ranks)
+    return [tuple(each) for each in trainer.step._noise_scale.window]
+
+
+@pytest.mark.parametrize(("weighted", "accumulation"), [(False, 1), (True, 2)])
+def test_two_ranks_measure_the_noise_scale_of_per_sample_gradients(weighted: bool, accumulation: int) -> None:
+    expected = reference(weighted, ranks=2, micro_batch=0, follows_gain=False)
+    overrides = {**ten_steps(weighted), **NOISE_SCALE, "trainer__gradient_accumulation_steps": accumulation}
+    first, second = run_ranks(window, 2, overrides)
+    assert first == second
+    assert [square for square, _ in first] == pytest.approx(expected.squares, rel=1e-10)
+    assert [variance for _, variance in first] == pytest.approx(expected.variances, rel=1e-10)

@@ -17,6 +17,7 @@ from paceline.engine.reporter import MemoryReporter
 from paceline.models.gpt import GPTConfig
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
+from support.engine.confusion import Confusion
 from support.ranks import run_ranks
 from support.sentences import MODEL, Sentences
 from support.toys import Points, fit, net, net_with_dropout_and_norm, toy_config
@@ -52,6 +53,8 @@ CASES: dict[str, dict[str, Any]] = {
     "float32": {"trainer__precision": "32-true", "trainer__max_steps": 10},
     "weighted": {"task__path": Weighted, ACCUMULATE: 2, "trainer__max_steps": 5},
     "a rank without a sample": {"data__path": lambda: (Points(17), Points(1)), "trainer__epochs": 1},
+    "sums of any shape": {"task__path": Confusion, "trainer__epochs": 1},
+    "sums of a rank without a sample": {"task__path": Confusion, "data__path": lambda: (Points(32), Points(1))},
     "language model": LANGUAGE_MODEL,
     "language model, checkpointed and clipped": {
         **LANGUAGE_MODEL,
@@ -69,6 +72,7 @@ def training(ranks: DistContext, overrides: dict[str, Any]) -> dict[str, Any]:
         "losses": reporter.values("train/loss"),
         "val/loss": reporter.values("val/loss"),
         "val/accuracy": reporter.values("val/accuracy"),
+        "val/f1": reporter.values("val/f1"),
         "norms": reporter.values("grad_norm"),
         "seen": getattr(trainer.state.task, "seen", []),
         "sha": outcome.weights_sha256,
@@ -93,7 +97,7 @@ def test_two_ranks_equal_one_process() -> None:
         assert one["sha"] == other["sha"], case
         assert len(one["losses"]) == len(expected["losses"]) == steps.get(case, len(expected["losses"])), case
         tolerance = 1e-5 if case == "float32" else 1e-11
-        for key in ("losses", "val/loss", "val/accuracy", "norms"):
+        for key in ("losses", "val/loss", "val/accuracy", "val/f1", "norms"):
             assert one[key] == pytest.approx(expected[key], abs=tolerance), f"{key} {case}"
         assert torch.allclose(one["weights"], expected["weights"], atol=tolerance, rtol=0), case
     clipped = alone[list(CASES).index("clipped")]["norms"]

@@ -1,6 +1,5 @@
 """A task that steps its optimizers itself, on several ranks: what one process computes."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from paceline.engine.dist_context import DistContext
-from paceline.engine.reporter import MemoryReporter
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.engine.several import STEPS, bare_loop, pair_config
 from support.ranks import run_ranks
-from support.toys import fit
+from support.toys import Points, fit
 
 
 def trained(ranks: DistContext, **overrides: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -22,28 +20,18 @@ def trained(ranks: DistContext, **overrides: Any) -> tuple[list[float], dict[str
     return reporter.values("train/loss"), dict(trainer.state.task.model.state_dict())
 
 
-@pytest.mark.parametrize(("world_size", "batch"), [(2, 16), (3, 18)])
-def test_ranks_compute_what_one_process_does(world_size: int, batch: int) -> None:
-    results = run_ranks(trained, world_size, data__global_batch_size=batch)
-    losses, expected = bare_loop(pair_config(data__global_batch_size=batch))
+@pytest.mark.parametrize(
+    ("world_size", "batch", "samples"), [(2, 16, 43), (3, 18, 43), (2, 16, 33)], ids=["two", "three", "idle rank"]
+)
+def test_ranks_compute_what_one_process_does(world_size: int, batch: int, samples: int) -> None:
+    """The last of 33 samples is a batch of its own, in which a rank without a sample takes part."""
+    overrides = {"data__global_batch_size": batch, "data__path": lambda: (Points(samples), Points(10))}
+    results = run_ranks(trained, world_size, **overrides)
+    losses, expected = bare_loop(pair_config(**overrides))
     assert results[0][0] == pytest.approx(losses, rel=1e-12)
     for _, weights in results:
         for name, tensor in weights.items():
             assert torch.allclose(tensor, expected[name], rtol=1e-11, atol=1e-13), name
-
-
-def test_a_rank_without_a_sample_takes_part() -> None:
-    """The last batch of an epoch has one sample: 33 = 16 + 16 + 1."""
-    from support.toys import Points
-
-    def small() -> Any:
-        return Points(33), Points(10)
-
-    results = run_ranks(trained, 2, data__path=small)
-    losses, expected = bare_loop(pair_config(data__path=small))
-    assert results[0][0] == pytest.approx(losses, rel=1e-12)
-    for name, tensor in results[1][1].items():
-        assert torch.allclose(tensor, expected[name], rtol=1e-11, atol=1e-13), name
 
 
 class Weighted(Task):
@@ -88,20 +76,6 @@ def test_weights_other_than_samples_count() -> None:
     assert manual[0][0] == pytest.approx(losses, rel=1e-12)
     for name, tensor in manual[0][1].items():
         assert torch.allclose(tensor, expected[name], rtol=1e-11, atol=1e-13), name
-
-
-def interrupted(ranks: DistContext, folder: Path) -> dict[str, torch.Tensor]:
-    config = pair_config(scaling__num_workers=ranks.world_size)
-    fit(config, ranks, folder, MemoryReporter(stop_at_step=4))
-    trainer, outcome, _ = fit(config, ranks, folder)
-    assert outcome.step == STEPS
-    return dict(trainer.state.task.model.state_dict())
-
-
-def test_ranks_resume_to_the_same_bits(tmp_path: Path) -> None:
-    undisturbed = run_ranks(trained, 2)[1][1]
-    for name, tensor in run_ranks(interrupted, 2, tmp_path)[1].items():
-        assert torch.equal(tensor, undisturbed[name]), name
 
 
 class Centred(nn.Module):

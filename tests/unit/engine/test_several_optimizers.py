@@ -10,7 +10,7 @@ from paceline.errors import ConfigError, UnusableCode
 from paceline.optimizers._several import SeveralOptimizers
 from support.engine.several import PairTask, bare_loop, pair_config
 from support.refusals import refused
-from support.toys import fit, fit_in_two
+from support.toys import fit
 
 
 def weights(trainer: Any) -> dict[str, torch.Tensor]:
@@ -30,24 +30,6 @@ def test_metrics_of_the_task_are_logged() -> None:
     reporter = fit(pair_config())[2]
     assert len(reporter.values("train/maker_loss")) == 9
     assert reporter.values("lr")[0] == pytest.approx(0.05)  # that of the first group
-
-
-@pytest.mark.parametrize("precision", ["64-true", "bf16-mixed"])
-def test_a_resumed_run_ends_with_the_same_bits(precision: str, tmp_path: Path) -> None:
-
-    class AnyDtype(PairTask):
-        def training_step(self, batch: Any, optimizers: Any) -> Any:
-            return super().training_step([batch[0].to(self.model.rare.weight.dtype), *batch[1:]], optimizers)
-
-        def forward(self, batch: Any) -> Any:
-            return super().forward([batch[0].to(self.model.rare.weight.dtype), *batch[1:]])
-
-    config = pair_config(trainer__precision=precision, task__path=AnyDtype)
-    undisturbed = fit(config)[0]
-    resumed, outcome, _ = fit_in_two(config, tmp_path, 4)
-    assert outcome.step == 9
-    for name, tensor in weights(undisturbed).items():
-        assert torch.equal(weights(resumed)[name], tensor), name
 
 
 def test_each_optimizer_is_clipped_by_itself() -> None:
