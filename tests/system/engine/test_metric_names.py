@@ -5,13 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from paceline.engine import build
 from paceline.engine.dist_context import DistContext
 from paceline.engine.monitoring import energy
-from paceline.engine.precision import Precision
 from paceline.tracking import metrics
+from support.precision import scaled
 from support.ranks import run_ranks
 from support.toys import fit, toy_config
 
@@ -24,14 +23,6 @@ def declared(source: str) -> dict[str, str]:
     return dict(re.findall(r'^([A-Z0-9_]+) = "(.*[^/])"$', source, re.MULTILINE))
 
 
-class Scaled(Precision):
-    """fp16 has a loss scaler, on CUDA."""
-
-    def __init__(self, name: str, device: torch.device) -> None:
-        super().__init__("32-true", device)
-        self._scaler = torch.amp.GradScaler("cpu")
-
-
 def keys_of_two_ranks(ranks: DistContext) -> set[str]:
     """The keys that rank 0 of two reports."""
     _, _, reporter = fit(toy_config(scaling__num_workers=2, trainer__max_steps=2), ranks)
@@ -40,7 +31,7 @@ def keys_of_two_ranks(ranks: DistContext) -> set[str]:
 
 def test_metrics_of_the_engine_are_declared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With everything on that adds one: clipping, loss scaling, AdaScale, an energy counter, and a second rank."""
-    monkeypatch.setattr(build, "Precision", Scaled)
+    monkeypatch.setattr(build, "Precision", scaled("32-true"))
     monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     (tmp_path / "intel-rapl:0").mkdir()
     for name, content in {"name": "package-0", "max_energy_range_uj": "1000", "energy_uj": "1"}.items():

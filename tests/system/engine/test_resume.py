@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch.nn import functional as F
 
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
+from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
-from support.engine.mixing import KeptPoints, ScalingTask
 from support.ranks import run_ranks
-from support.toys import PointsTask, points, toy_config
+from support.toys import Points, PointsTask, points, toy_config
 
 STEPS_PER_EPOCH = 7
 
@@ -53,6 +57,39 @@ def test_an_interrupted_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert {**first["losses"], **second["losses"]} == whole["losses"]
     longer = part(DistContext.current(), tmp_path / "parts", None, trainer__epochs=3)
     assert (longer["from"], longer["to"]) == (2 * STEPS_PER_EPOCH, 3 * STEPS_PER_EPOCH)
+
+
+def draw() -> list[float]:
+    """One number from each generator."""
+    return [torch.rand(()).item(), np.random.rand(), random.random()]
+
+
+class KeptPoints(Points):
+    """Draws for a sample only when it is loaded for the first time in a process; its collator scales each batch."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(samples)
+        self.kept: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.kept:
+            draw()
+            self.kept[index] = super().__getitem__(index)
+        return self.kept[index]
+
+    def collate_fn(self, samples: list[Any]) -> Any:
+        features, targets, ids = torch.utils.data.default_collate(samples)
+        return features * (1 + sum(draw())), targets, ids
+
+
+class ScalingTask(Task):
+    """Scales the inputs of each micro-batch at random in training."""
+
+    def forward(self, batch: Any) -> TaskOutput:
+        features, targets, _ = batch
+        factor = 1 + sum(draw()) if self.training else 1.0
+        losses = F.cross_entropy(self.model(features * factor), targets, reduction="sum")
+        return TaskOutput(losses, len(targets))
 
 
 def mixed(folder: Path, stop_at: int | None = None, num_workers: int = 0) -> str:

@@ -12,11 +12,66 @@ from torch.nn import functional as F
 from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.tasks.base import TaskOutput
-from support.engine.faulty_parts import NAME, SOURCE, write_parts
 from support.ranks import end_ranks, run_ranks
 from support.toys import PointsTask, fit, toy_config
 
 LIMIT_SECONDS = 15.0
+NAME = "faulty_parts_of_a_user"
+SOURCE = """\
+import os, time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from paceline import Callback
+
+FAULT = Path(os.environ["USER_FAULT"])
+
+
+def fail(part, step):
+    named, at = FAULT.read_text().split() if FAULT.exists() else ("", 0)
+    if named == part and step == int(at) and dist.get_rank() == 1:
+        FAULT.with_name("failed").write_text(str(time.time()))
+        raise LookupError(f"the {part} is broken")
+
+
+class Watching(Callback):
+    def on_step_end(self, ctx):
+        fail("callback", ctx.step)
+
+
+class Accuracy:
+    evaluations = 0
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.right = self.samples = 0
+
+    def update(self, predictions, targets):
+        self.right += int((predictions == targets).sum())
+        self.samples += len(targets)
+
+    def compute(self):
+        Accuracy.evaluations += 1
+        fail("metric", Accuracy.evaluations)
+        return self.right / self.samples
+
+
+def factor(step, total_steps):
+    fail("schedule", step)
+    return 1 - step / total_steps
+
+
+class Momentum(torch.optim.SGD):
+    def step(self, closure=None):
+        self.taken = getattr(self, "taken", 0) + 1
+        fail("optimizer", self.taken)
+        return super().step(closure)
+"""
+"""A user's file with a callback, a metric, a schedule and an optimizer, any of which can fail on rank 1."""
 
 
 class PredictingTask(PointsTask):
@@ -71,12 +126,12 @@ def test_a_fault_on_one_rank_is_named_and_loses_nothing(part: str, at: int, line
     broken, sound = tmp_path / "broken", tmp_path / "sound"
     for folder in (broken, sound):
         folder.mkdir()
-        file = write_parts(folder)
+        (folder / f"{NAME}.py").write_text(SOURCE)
     (broken / "fault").write_text(f"{part} {at}")
     endings = end_ranks(train, 2, broken)
     assert [ending.error for ending in endings] == [None, None]
     failed = float((broken / "failed").read_text())
-    place = f'{file.name}", line {SOURCE.lstrip().splitlines().index(_in_source(line)) + 1}'
+    place = f'{NAME}.py", line {SOURCE.splitlines().index(_in_source(line)) + 1}'
     for told in (ending.value for ending in endings):
         assert (told.rank, told.reason) == (1, f"LookupError: the {part} is broken")
         assert place in told.traceback_text
@@ -92,4 +147,4 @@ def test_a_fault_on_one_rank_is_named_and_loses_nothing(part: str, at: int, line
 
 
 def _in_source(line: str) -> str:
-    return next(each for each in SOURCE.lstrip().splitlines() if each.strip() == line)
+    return next(each for each in SOURCE.splitlines() if each.strip() == line)

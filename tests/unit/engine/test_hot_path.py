@@ -11,9 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.engine import build
-from paceline.engine.precision import Precision
 from paceline.engine.reporter import MemoryReporter
 from support.adascale import ADASCALE
+from support.precision import scaled
 from support.toys import built, net, tensors, toy_config
 
 LOG_EVERY = 4
@@ -132,12 +132,7 @@ OPTIMIZERS = ["lars", "lamb", "nvlamb", "novograd", "muon", "schedule_free_adamw
 def test_loss_scaling_waits_only_to_log(
     optimizer: dict[str, Any], limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Scaled(Precision):
-        def __init__(self, name: str, device: torch.device) -> None:
-            super().__init__("32-true", device)
-            self._scaler = torch.amp.GradScaler("cpu")  # fp16 has one, on CUDA
-
-    monkeypatch.setattr(build, "Precision", Scaled)
+    monkeypatch.setattr(build, "Precision", scaled("32-true"))  # fp16 has a scaler, on CUDA
     # the scaler itself waits for the device at each step, unless the optimizer skips steps without it
     operations = engine_operations(optimizer, max_grad_norm=limit)
     for number, reads in enumerate(operations.reads_of_steps[1:], 2):

@@ -57,9 +57,8 @@ TRUE = float(VARIANCES.sum() / EXPECTED.square().sum())
 """38.75 samples."""
 
 
-@pytest.mark.parametrize("sizes", [(16, 16), (24, 16, 8, 3)])
-def test_a_known_noise_scale_is_found_and_covered(sizes: tuple[int, ...]) -> None:
-    found = [on_quadratic(seed, sizes).metrics() for seed in range(100)]
+def test_a_known_noise_scale_is_found_and_covered() -> None:
+    found = [on_quadratic(seed, (24, 16, 8, 3)).metrics() for seed in range(100)]
     assert median(each["noise_scale"] for each in found) == pytest.approx(TRUE, rel=0.1)
     assert sum(each["noise_scale_low"] <= TRUE <= each["noise_scale_high"] for each in found) >= 90
 

@@ -11,7 +11,7 @@ from paceline.config.metric import MetricConfig
 from paceline.errors import ConfigError, UnusableCode
 from paceline.metrics.base import build_metric
 from support.refusals import refused
-from support.toys import fit, toy_config
+from support.toys import fit, tensors, toy_config
 
 CLASSES = torch.tensor([0, 2, 1, 1, 4, 4, 2, 0, 2])
 PREDICTED = torch.tensor([0, 1, 1, 1, 4, 2, 2, 1, 2])
@@ -83,29 +83,13 @@ class Plain:
         self.right: list[bool] = []
 
 
-def digits_like(**overrides: Any) -> Any:
-    return toy_config(task={"name": "classification"}, data__path=pairs, **overrides)
-
-
-def pairs() -> Any:
-    from support.toys import points
-
-    class Pairs:
-        def __init__(self, source: Any) -> None:
-            self.source = source
-
-        def __len__(self) -> int:
-            return len(self.source)
-
-        def __getitem__(self, index: int) -> Any:
-            return self.source[index][:2]
-
-    return tuple(map(Pairs, points()))
+def classification(**overrides: Any) -> Any:
+    return toy_config(task={"name": "classification"}, data__path=lambda: tensors(30), **overrides)
 
 
 def test_metrics_of_the_config_are_reported() -> None:
     metrics = [{"name": "f1"}, {"name": "mine", "path": Plain, "args": {"scale": 2.0}}]
-    _, outcome, reporter = fit(digits_like(metrics=metrics))
+    _, outcome, reporter = fit(classification(metrics=metrics))
     assert outcome.metrics["val/mine/share"] == 2 * outcome.metrics["val/accuracy"]
     assert outcome.metrics["val/mine/count"] == 30
     assert len(reporter.values("val/f1")) == 2
@@ -113,7 +97,7 @@ def test_metrics_of_the_config_are_reported() -> None:
 
 def test_a_task_without_predictions_is_told_so() -> None:
     assert refused(UnusableCode, fit, toy_config(metrics=[{"name": "f1"}])).code == "no-predictions"
-    assert refused(UnusableCode, fit, digits_like(metrics=[{"name": "f1", "path": dict}])).code == "not-a-metric"
+    assert refused(UnusableCode, fit, classification(metrics=[{"name": "f1", "path": dict}])).code == "not-a-metric"
     with pytest.raises(ConfigError):
         toy_config(metrics=[{"name": "f11"}])
 
@@ -132,11 +116,5 @@ class Counting:
 
 
 def test_a_metric_may_make_its_state_in_reset() -> None:
-    tensors = {"name": "synthetic", "shape": [6], "num_classes": 3, "num_samples": 32, "num_validation_samples": 21}
-    config = toy_config(
-        task={"name": "classification"},
-        data={**tensors, "global_batch_size": 16},
-        metrics=[{"name": "samples", "path": Counting}],
-        trainer__precision="32-true",
-    )
-    assert fit(config)[1].metrics["val/samples"] == 21
+    config = classification(metrics=[{"name": "samples", "path": Counting}])
+    assert fit(config)[1].metrics["val/samples"] == 30

@@ -17,6 +17,7 @@ from support.refusals import refused
 from support.toys import named
 
 NAMES = ["lars", "lamb", "nvlamb", "novograd", "schedule_free_adamw"]
+GROUP = "optimizer.param_groups.0"
 WAITS = {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero", "aten::nonzero", "aten::equal"}
 
 
@@ -37,11 +38,20 @@ def config(name: str, **fields: Any) -> OptimizerConfig:
         ({"name": "nvlamb", "weight_decay": -0.1}, "out-of-range", "optimizer.weight_decay"),
         ({"name": "novograd", "beta1": float("nan")}, "not-finite", "optimizer.beta1"),
         ({"name": "novograd", "eps": "small"}, "wrong-type", "optimizer.eps"),
+        ({"param_groups": [{"match": "(", "lr_multiplier": 1.0}]}, "bad-value", f"{GROUP}.match"),
+        ({"param_groups": [{"match": "a", "lr_multiplier": -1.0}]}, "out-of-range", f"{GROUP}.lr_multiplier"),
+        ({"param_groups": [{"match": "a", "multiplier": 1.0}]}, "unknown-key", f"{GROUP}.multiplier"),
+        ({"param_groups": [{"lr_multiplier": 1.0}]}, "missing-key", f"{GROUP}.match"),
         ({"name": "adamw", "weight_decay_exclude": "biases"}, "bad-choice", "optimizer.weight_decay_exclude"),
     ],
 )
 def test_a_bad_value_is_a_config_error(fields: dict[str, Any], code: str, key: str) -> None:
-    tree = {"name": "run", "model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": fields}
+    tree = {
+        "name": "run",
+        "model": {"name": "cnn"},
+        "data": {"name": "mnist5k"},
+        "optimizer": {"name": "sgd", **fields},
+    }
     assert [(problem.code, problem.key) for problem in refused(ConfigError, validate, tree).problems] == [(code, key)]
 
 

@@ -91,19 +91,3 @@ def test_a_pattern_without_a_match_names_near_parameters() -> None:
     (problem,) = refused(ConfigError, groups, param_groups=[{"match": "weight"}, {"match": "^2.wieght"}]).problems
     assert (problem.code, problem.key) == ("no-such-parameters", "optimizer.param_groups.1.match")
     assert "1.weight" in problem.hint
-
-
-@pytest.mark.parametrize(
-    ("rule", "code", "key"),
-    [
-        ({"match": "(", "lr_multiplier": 1.0}, "bad-value", "optimizer.param_groups.0.match"),
-        ({"match": "a", "lr_multiplier": -1.0}, "out-of-range", "optimizer.param_groups.0.lr_multiplier"),
-        ({"match": "a", "multiplier": 1.0}, "unknown-key", "optimizer.param_groups.0.multiplier"),
-        ({"lr_multiplier": 1.0}, "missing-key", "optimizer.param_groups.0.match"),
-    ],
-)
-def test_a_bad_group_is_a_config_error(rule: dict[str, Any], code: str, key: str) -> None:
-    (problem,) = refused(ConfigError, groups, param_groups=[rule]).problems
-    assert (problem.code, problem.key) == (code, key)
-    if code == "unknown-key":
-        assert "lr_multiplier" in problem.hint
