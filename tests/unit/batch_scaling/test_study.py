@@ -70,7 +70,7 @@ class SimulatedBench:
         return Answer(getattr(self, f"_{job.name}")(configs[0], job.options))
 
     def _look(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        return {"train_samples": TRAIN, "normalises_batches": False, "builds_optimizers": False}
+        return FACTS
 
     def _sample_seconds(self, config: Mapping[str, Any]) -> float:
         return self._step_seconds[0] / config["data"]["global_batch_size"] + self._step_seconds[1]
@@ -148,18 +148,25 @@ def metrics_after(samples: float, metric: str) -> dict[str, float]:
     return {"val/loss": 10 / samples**0.5, metric: 1 - 10 / samples**0.5}
 
 
+FACTS = {"train_samples": TRAIN, "normalises_batches": False, "builds_optimizers": False}
+
+
+def config_of(**sections: Any) -> ExperimentConfig:
+    """A config that batch sizes can be studied with, changed."""
+    tree: dict[str, Any] = {
+        "name": "planned",
+        "model": {"name": "mlp"},
+        "data": {"name": "synthetic", "global_batch_size": 64},
+        "trainer": {"epochs": 5},
+        "scaling": {"num_workers": 0},
+    }
+    return validate({**tree, **sections})
+
+
 def config_for(epochs: int, section: Mapping[str, Any]) -> ExperimentConfig:
     """The config of a simulated study."""
-    return validate(
-        {
-            "name": "simulated",
-            "model": {"name": "mlp"},
-            "data": {"name": "synthetic", "global_batch_size": OWN},
-            "trainer": {"epochs": epochs},
-            "scaling": {"num_workers": 0},
-            "scale": {"target": {"val/accuracy": 0.909}, **section},
-        }
-    )
+    data = {"name": "synthetic", "global_batch_size": OWN}
+    return config_of(data=data, trainer={"epochs": epochs}, scale={"target": {"val/accuracy": 0.909}, **section})
 
 
 def study(bench: SimulatedBench, verifies: bool = True, epochs: int = SHORT, **section: Any) -> ScaleFindings:
@@ -191,8 +198,7 @@ def trained_branches(bench: SimulatedBench) -> set[tuple[int, int, str, int]]:
 def test_a_preview_names_all_that_is_trained(epochs: int, target: float, critical: float, linear_to: int) -> None:
     bench = SimulatedBench(critical, linear_to=linear_to)
     found = study(bench, epochs=epochs, target={"val/accuracy": target})
-    facts = {"train_samples": TRAIN, "normalises_batches": False, "builds_optimizers": False}
-    previewed = ScalePreview.of(StudyPlan.of(config_for(epochs, {"target": {"val/accuracy": target}}), facts))
+    previewed = ScalePreview.of(StudyPlan.of(config_for(epochs, {"target": {"val/accuracy": target}}), FACTS))
     named = {
         (each.start_samples, each.batch_size, rule, seed)
         for each in previewed.trainings
@@ -319,21 +325,9 @@ def test_a_training_that_is_evaluated_once_is_too_short() -> None:
     assert failed.code == "target-at-once"
 
 
-def config_of(**sections: Any) -> ExperimentConfig:
-    """A config that batch sizes can be studied with, changed."""
-    tree: dict[str, Any] = {
-        "name": "planned",
-        "model": {"name": "mlp"},
-        "data": {"name": "synthetic", "global_batch_size": 64},
-        "trainer": {"epochs": 5},
-        "scaling": {"num_workers": 0},
-    }
-    return validate({**tree, **sections})
-
-
 def plan_of(train_samples: int | None = 4001, builds_optimizers: bool = False, **sections: Any) -> StudyPlan:
-    facts = {"train_samples": train_samples, "normalises_batches": False, "builds_optimizers": builds_optimizers}
-    return StudyPlan.of(config_of(**sections), facts)
+    changed = {"train_samples": train_samples, "builds_optimizers": builds_optimizers}
+    return StudyPlan.of(config_of(**sections), {**FACTS, **changed})
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,14 @@ from paceline.engine.checkpoint import START_FROM_SCRATCH
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
+    return dict(commands.choices)
+
+
 def flags_of(command: str) -> set[str]:
     """The flags of a command, and those with one of their values, such as `--format pt2`."""
-    (commands,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
-    actions = commands.choices[command]._actions
+    actions = parsers()[command]._actions
     values = {f"{flag} {value}" for each in actions for flag in each.option_strings for value in each.choices or ()}
     return {flag for each in actions for flag in each.option_strings} | values
 
@@ -39,10 +43,9 @@ def test_a_checkpoint_that_does_not_fit_names_a_flag_of_each_command() -> None:
 
 
 def test_a_flag_means_the_same_in_every_command() -> None:
-    (commands,) = (each for each in build_parser()._actions if isinstance(each, argparse._SubParsersAction))
     shared = {"--resume", "--new", "--fork", "--extend", "--init-from", "--wait-for-resources", "--json", "--dry-run"}
     kinds: dict[str, set[tuple[str, object]]] = {}
-    for command in commands.choices.values():
+    for command in parsers().values():
         for action in command._actions:
             for flag in shared & set(action.option_strings):
                 kinds.setdefault(flag, set()).add((type(action).__name__, action.default))
