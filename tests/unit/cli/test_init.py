@@ -105,9 +105,11 @@ class Net(Middle): ...
 def test_a_model_gets_the_task_of_its_library(command: Command, folder: Path, model: str, task: dict[str, str]) -> None:
     module = model.partition(":")[0]
     (folder / f"{module}.py").write_text(MODULES[module])
-    made = command("init", "--model", model, "--data", "code_of_init:data", "--json")
+    arguments = ("init", "--model", model, "--data", "code_of_init:data")
+    made, plain = command(*arguments, "--json"), command(*arguments, "--output", "plain.yaml")
     assert (made.code, made.json["config"]) == (0, str(folder / "experiment.yaml"))
     assert yaml.safe_load((folder / "experiment.yaml").read_text())["task"] == task
+    assert ("\ntask: " in plain.out) == (task == {"name": "classification"}), "a hint, where it was not recognised"
 
 
 @pytest.mark.parametrize(
