@@ -11,6 +11,7 @@ from paceline.cluster import private_ray, ray_session
 from paceline.cluster.ray_session import HEALTH_CHECKS, WATCHER, connected, is_private, prepare_environment, stay_in
 from paceline.errors import EnvironmentFault
 from support.golden import Golden
+from support.refusals import refused
 
 HEAD = "127.0.0.1:6379"
 
@@ -26,6 +27,11 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, o
     monkeypatch.setattr(ray, "init", lambda **options: given.append(options))
     monkeypatch.setattr(ray, "shutdown", given.clear)
     return given
+
+
+def connect(address: str | None, sent: dict[str, object] | None = None) -> None:
+    with connected(address, sent):
+        pass
 
 
 def test_workers_are_not_started_through_uv_though_ray_was_imported_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +95,9 @@ def test_a_folder_that_is_too_large_is_refused_before_ray_packs_it(
     with (tmp_path / "films" / "one").open("wb") as film:
         film.truncate(3 * 2**30)  # which takes no room
     sent = {"working_dir": str(tmp_path), "excludes": ["/runs"]}
-    with pytest.raises(EnvironmentFault) as caught, connected(HEAD, sent):
-        pass
-    assert (caught.value.code, caught.value.fields["largest"]) == ("folder-too-large", ["films"])
-    golden(str(caught.value))
+    refusal = refused(EnvironmentFault, connect, HEAD, sent)
+    assert (refusal.code, refusal.fields["largest"]) == ("folder-too-large", ["films"])
+    golden(str(refusal))
     assert not started
     (tmp_path / ".rayignore").write_text("films\n")
     with connected(HEAD, sent):
@@ -110,11 +115,10 @@ def test_a_ray_that_does_not_come_up_is_a_fault_of_the_environment(
         raise Exception("The current node timed out during startup. This node may be overloaded.")  # as Ray does
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(EnvironmentFault) as caught, connected(address):
-        pass
-    assert (caught.value.code, caught.value.fields["address"]) == (code, address)
+    refusal = refused(EnvironmentFault, connect, address)
+    assert (refusal.code, refusal.fields["address"]) == (code, address)
     assert len(tried) == (2 if address is None else 1)
-    golden(str(caught.value))
+    golden(str(refusal))
 
 
 def test_a_private_ray_that_times_out_is_started_again(
@@ -144,11 +148,10 @@ def test_an_address_that_no_driver_reaches_is_reported_before_ray_tries_it(
     address: str, code: str, started: list[dict[str, object]], golden: Golden
 ) -> None:
     """Ray tries for more than ten minutes where nobody listens."""
-    with pytest.raises(EnvironmentFault) as caught, connected(address):
-        pass
-    assert (caught.value.code, caught.value.fields["address"]) == (code, address)
+    refusal = refused(EnvironmentFault, connect, address)
+    assert (refusal.code, refusal.fields["address"]) == (code, address)
     assert not started
-    golden(str(caught.value))
+    golden(str(refusal))
 
 
 def test_a_working_folder_that_was_replaced_is_entered_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from paceline.cluster.final_report import forget_outcome, read_outcome
 from paceline.cluster.kept_checkpoints import kept_checkpoints
 from paceline.cluster.listener import ProgressFeed
 from paceline.cluster.run_coordinator import RunCoordinator, Status
-from paceline.engine.checkpoint import Snapshot, write_checkpoint
 from paceline.engine.manifest import hash_file
 from paceline.storage.address import OUTCOME, RunStore
 from paceline.sweeps.coordinator.running_trial import TrialCoordinator
@@ -23,6 +21,7 @@ from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import MARK, is_hurried, note_stored
 from support.cluster.coordinators import NOWHERE, Events, entries_of, no_space, open_coordinator, tags_of, warnings_of
+from support.cluster.local_runs import save_checkpoint
 
 FINISHED = {"status": "finished", "step": 4}
 FAILED = {"status": "failed", "failure": {"reason": "later"}}
@@ -185,8 +184,7 @@ def test_a_record_is_secure_once_its_store_has_it(tmp_path: Path) -> None:
 def saved(folder: Path, *steps: int) -> Path:
     """The folder of a run's checkpoints, with some at these steps."""
     for step in steps:
-        tensors = {"model": {"weight": torch.full((3,), float(step))}}
-        write_checkpoint(folder / "checkpoints", Snapshot(step, tensors, {"step": step}))
+        save_checkpoint(folder / "checkpoints", step)
     return folder / "checkpoints"
 
 

@@ -49,8 +49,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+Launch = Callable[..., tuple[CostUnits, RunCosts]]
+
+
 @pytest.fixture
-def launch(clock: Clock, tmp_path: Path) -> Callable[..., tuple[CostUnits, RunCosts]]:
+def launch(clock: Clock, tmp_path: Path) -> Launch:
     def start(units: float = 2.0) -> tuple[CostUnits, RunCosts]:
         how = CostUnits("core", units, 3600.0, GOAL, since=clock.now, launch=str(clock.now))
         return how, RunCosts(tmp_path, how)
@@ -62,7 +65,7 @@ def spent(ledger: Ledger) -> dict[str, float]:
     return {part: seconds for part, seconds in ledger.parts.items() if seconds}
 
 
-def test_a_run_with_lost_workers(clock: Clock, launch: Callable[..., Any]) -> None:
+def test_a_run_with_lost_workers(clock: Clock, launch: Launch) -> None:
     counting, run = launch()
     clock.now += 10
     run.begin()
@@ -96,7 +99,7 @@ def test_an_elastic_run_pays_for_the_workers_that_it_had(clock: Clock, tmp_path:
     assert ledger.reached == Reached(10 * 6 + 20 * 6 + 4 * 2, step=7)
 
 
-def test_handing_over_is_part_of_closing(clock: Clock, launch: Callable[..., Any]) -> None:
+def test_handing_over_is_part_of_closing(clock: Clock, launch: Launch) -> None:
     _, run = launch(units=1.0)
     run.begin()
     clock.now += 8
@@ -106,9 +109,7 @@ def test_handing_over_is_part_of_closing(clock: Clock, launch: Callable[..., Any
     assert ledger.gap == pytest.approx(0.5 / 8)  # of their own time, this much they cannot tell
 
 
-def test_the_target_was_reached_when_the_value_was_taken(
-    clock: Clock, launch: Callable[..., Any], golden: Golden
-) -> None:
+def test_the_target_was_reached_when_the_value_was_taken(clock: Clock, launch: Launch, golden: Golden) -> None:
     _, run = launch()
     clock.now += 10
     run.begin()
@@ -120,14 +121,14 @@ def test_the_target_was_reached_when_the_value_was_taken(
     golden(run.ledger().lines()[-1][1])
 
 
-def test_what_was_measured_before_the_launch_cost_it_nothing(clock: Clock, launch: Callable[..., Any]) -> None:
+def test_what_was_measured_before_the_launch_cost_it_nothing(clock: Clock, launch: Launch) -> None:
     _, run = launch()
     clock.now += 10
     run.measure(7, {"val/accuracy": 0.91}, 60.0)  # an earlier launch has left it with its checkpoint
     assert run.ledger().reached == Reached(0.0, step=7)
 
 
-def test_launches_add_up_also_one_that_was_killed(clock: Clock, launch: Callable[..., Any]) -> None:
+def test_launches_add_up_also_one_that_was_killed(clock: Clock, launch: Launch) -> None:
     _, first = launch()
     clock.now += 4
     first.begin()
@@ -146,7 +147,7 @@ def test_launches_add_up_also_one_that_was_killed(clock: Clock, launch: Callable
 
 @pytest.mark.parametrize("has_begun_anew", [False, True])
 def test_a_desk_that_was_started_again_counts_each_joule_once(
-    clock: Clock, launch: Callable[..., Any], tmp_path: Path, has_begun_anew: bool
+    clock: Clock, launch: Launch, tmp_path: Path, has_begun_anew: bool
 ) -> None:
     _, earlier = launch()
     earlier.begin()
@@ -172,9 +173,7 @@ def test_a_desk_that_was_started_again_counts_each_joule_once(
     assert ledger.reached == before.ledger().reached == Reached(12.0, 108.0, step=7)
 
 
-def test_a_desk_that_dies_early_has_told_that_the_workers_came(
-    clock: Clock, launch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_desk_that_dies_early_has_told_that_the_workers_came(clock: Clock, launch: Launch, tmp_path: Path) -> None:
     counting, before = launch()
     clock.now += 4
     before.begin()
@@ -246,9 +245,7 @@ def test_the_parts_of_a_run_add_up_unless_one_is_left_out(
     assert ("cost/core_seconds", total) in [(key, value) for key, value, _ in result.points]
 
 
-def test_a_launch_on_another_device_keeps_what_was_spent(
-    clock: Clock, launch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_launch_on_another_device_keeps_what_was_spent(clock: Clock, launch: Launch, tmp_path: Path) -> None:
     here, run = launch()
     clock.now += 5
     run.begin()

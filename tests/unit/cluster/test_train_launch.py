@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from paceline.cluster import train_worker
 from paceline.cluster.preflight import check_this_machine, require_shared_places
 from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_folder import RunFolder
-from paceline.cluster.run_result import RunResult
 from paceline.cluster.train import prepare_launch, train
 from paceline.cluster.train_in_process import train_in_process
 from paceline.cluster.train_launch import TrainLaunch, worker_spec
@@ -284,7 +282,7 @@ def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:
     golden(str(events.events[-1][1]["message"]).replace(result.run_id, "<id>"))
 
 
-# Python objects, and the result
+# Python objects
 
 
 def build(width: int = 64) -> nn.Module:
@@ -323,26 +321,3 @@ def test_data_given_as_a_pair_take_no_arguments() -> None:
     changed = with_objects(config(data=own), data=([1, 2], [3]))
     assert changed.data.call() == ([1, 2], [3])
     assert changed.data.global_batch_size == 64
-
-
-def test_the_result_shows_losses_and_accuracy_first_and_stragglers_by_line() -> None:
-    metrics = {
-        "rank_seconds/max": 0.2,
-        "val/accuracy": 0.98,
-        "train/loss": 0.05,
-        "val/loss": 0.06,
-        "lr": 0.1,
-        "validation_epoch": 2.0,
-    }
-    fixed = {"run_id": "r", "name": "n", "status": "finished", "steps": 12, "samples_per_second": 1234.5}
-    ends = {"peak_memory_bytes": 3 * 2**20, "wall_seconds": 4.0, "checkpoint": "", "weights_sha256": ""}
-    result = RunResult(**fixed, **ends, metrics=metrics, config=config(), folder=Path(), straggler="one\ntwo")
-    rows = result.rows()
-    assert rows[0] == ("run", "n/r")
-    assert rows[2:5] == [("train/loss", "0.05"), ("val/accuracy", "0.98"), ("val/loss", "0.06")]
-    assert not {"lr", "validation_epoch", "rank_seconds/max"} & {label for label, _ in rows}
-    assert [text for label, text in rows if label == "straggler"] == ["one", "two"]
-    assert (rows[1], result.to_json()["stopped_early"]) == (("status", "finished after 12 steps"), None)
-    early = replace(result, stopped_early="stopped early after 12 of 30 steps by mine.Limit")
-    assert early.rows()[1] == ("status", early.stopped_early)
-    assert early.to_json()["stopped_early"] == early.stopped_early

@@ -1,5 +1,6 @@
-"""The best kept checkpoint in the result of a run."""
+"""The result of a run: its rows, and its best kept checkpoint."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,21 @@ def result(folder: Path, points: list[tuple[str, float, int]], **overrides: Any)
     place = str(folder / "checkpoints" / "step-6")
     config = local_config(**overrides)
     return RunResult(**fixed, **ends, checkpoint=place, config=config, folder=folder, points=tuple(points))  # type: ignore[arg-type]
+
+
+def test_losses_and_accuracy_are_shown_first_and_stragglers_by_line(tmp_path: Path) -> None:
+    metrics = {"rank_seconds/max": 0.2, "val/accuracy": 0.98, "train/loss": 0.05, "val/loss": 0.06, "lr": 0.1}
+    metrics["validation_epoch"] = 2.0
+    found = replace(result(tmp_path, []), metrics=metrics, straggler="one\ntwo")
+    rows = found.rows()
+    assert rows[:2] == [("run", "n/r"), ("status", "finished after 6 steps")]
+    assert rows[2:5] == [("train/loss", "0.05"), ("val/accuracy", "0.98"), ("val/loss", "0.06")]
+    assert not {"lr", "validation_epoch", "rank_seconds/max"} & {label for label, _ in rows}
+    assert [text for label, text in rows if label == "straggler"] == ["one", "two"]
+    assert found.to_json()["stopped_early"] is None
+    early = replace(found, stopped_early="stopped early after 6 of 30 steps by mine.Limit")
+    assert early.rows()[1] == ("status", early.stopped_early)
+    assert early.to_json()["stopped_early"] == early.stopped_early
 
 
 @pytest.mark.parametrize(
