@@ -1,7 +1,7 @@
 """Bottlenecks to be found and mended: each is planted into a small training, which without it is held up by nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import sleep
 from typing import Any
 
@@ -18,14 +18,16 @@ from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trainer import Trainer
+from paceline.profiling.splitting import split_steps
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
 FEATURES, CLASSES = 64, 4
 DELAY = 0.03
-"""Seconds a step that each plant takes: far more than the step itself, and than what a busy machine makes of it."""
-STRAGGLER_DELAY = 0.1
-"""The same for the slow rank: beside other programs, an exchange between two processes took longer than `DELAY`."""
+"""Seconds a step that each plant takes on a machine with nothing else to do: far more than the step itself."""
+TIMES_PLAIN = 6
+"""A plant takes at least so many times as long as a step without it, measured on the same ranks just before: beside
+other programs, an exchange between two processes takes longer than `DELAY`."""
 MICRO = 16
 SAMPLES = 8192
 
@@ -104,6 +106,8 @@ class Plant:
     """A training with one bottleneck, and what it is without."""
 
     ranks: int = 1
+    step_delay: float = 0.0
+    """Seconds a step that all the delays below add up to; 0 for a plant without any."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Of `base_config`, with `__` for dots."""
     planted: dict[str, Any] = field(default_factory=dict)
@@ -111,6 +115,28 @@ class Plant:
     link_delay: float = 0.0
     report_delay: float = 0.0
     saves: bool = False
+
+    def scaled(self, ranks: DistContext) -> "Plant":
+        """This plant with longer delays where a step without it takes long, as beside other programs."""
+        if not self.step_delay:
+            return self
+        plain = self.build(self.config(is_planted=False), ranks, is_planted=False)
+        longest = max(each.step_seconds for each in split_steps(plain, 20, 4).ranks)
+        return self.longer(max(1.0, TIMES_PLAIN * longest / self.step_delay))
+
+    def longer(self, times: float) -> "Plant":
+        """This plant with delays so many times as long."""
+        changed = {
+            name: {**value, "delay": times * value["delay"]} if isinstance(value, dict) and "delay" in value else value
+            for name, value in self.planted.items()
+        }
+        return replace(
+            self,
+            planted=changed,
+            step_delay=times * self.step_delay,
+            link_delay=times * self.link_delay,
+            report_delay=times * self.report_delay,
+        )
 
     def config(self, is_planted: bool = True) -> ExperimentConfig:
         """With or without the bottleneck."""
@@ -145,15 +171,15 @@ def base_config() -> ExperimentConfig:
 
 TINY = {"model__args": {"width": 64, "layers": 4}}
 PLANTS: dict[str, Plant] = {
-    "data": Plant(planted={"data__args": {"delay": DELAY / MICRO, "samples": 1024}}),
+    "data": Plant(step_delay=DELAY, planted={"data__args": {"delay": DELAY / MICRO, "samples": 1024}}),
     "small_batch": Plant(
         overrides={**TINY, "data__micro_batch_size": 256, "data__args": {"samples": SAMPLES}},
         planted={"data__micro_batch_size": 2},
     ),
-    "synchronisation": Plant(planted={"task__args": {"delay": DELAY}}),
-    "communication": Plant(ranks=2, link_delay=DELAY),
-    "straggler": Plant(ranks=2, planted={"task__args": {"delay": STRAGGLER_DELAY, "rank": 1}}),
-    "logging": Plant(ranks=2, planted={"trainer__log_every_n_steps": 1}, report_delay=DELAY),
+    "synchronisation": Plant(step_delay=DELAY, planted={"task__args": {"delay": DELAY}}),
+    "communication": Plant(ranks=2, step_delay=DELAY, link_delay=DELAY),
+    "straggler": Plant(ranks=2, step_delay=DELAY, planted={"task__args": {"delay": DELAY, "rank": 1}}),
+    "logging": Plant(ranks=2, step_delay=DELAY, planted={"trainer__log_every_n_steps": 1}, report_delay=DELAY),
     # held up by its own work alone
     "compute": Plant(overrides={"model__args": {"width": 768}, "data__micro_batch_size": 128}),
 }
@@ -162,6 +188,7 @@ PLANTS: dict[str, Plant] = {
 ACCELERATED = Plant(
     overrides={"task__args": {"delay": 0.6 * DELAY}},  # stands in for a GPU: the cores are free while it computes
     planted={"data__args": {"delay": DELAY / MICRO}},
+    step_delay=DELAY,
 )
 TO_MEND: dict[str, tuple[Plant, str]] = {
     "loaders": (ACCELERATED, "data.num_workers"),

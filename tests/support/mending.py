@@ -15,6 +15,7 @@ def sample_seconds(ranks: DistContext, plant: Plant, field: str, times: int) -> 
     Args:
         times: how often the bottleneck is looked for and each is measured; what is named most often is mended.
     """
+    plant = plant.scaled(ranks)
     planted, plain = plant.config(), plant.config(is_planted=False)
     found = [diagnose(planted, lambda each: plant.build(each, ranks), 15, 4).bottleneck for _ in range(times)]
     kind = mode(each.kind for each in found)
