@@ -1,4 +1,4 @@
-"""Findings come back from their file, and the report of a tune-up is written again from its folder."""
+"""Findings of a tune-up come back from their file."""
 
 import json
 from dataclasses import replace
@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.study_launch import claim_study
-from paceline.cli import run as command
-from paceline.errors import EnvironmentFault
-from paceline.runs.finding import find_run
-from paceline.tuneups.folder import TUNEUPS, TuneupFolder
 from paceline.tuneups.outcome import Findings, Quality
 from paceline.tuneups.result import TuneupResult
-from paceline.tuneups.stored_findings import findings_json, findings_of, stored_report
-from support.golden import Golden
-from support.reports.page import page_from
+from paceline.tuneups.stored_findings import findings_json, findings_of
 from support.toys import toy_config
 from support.tuneup.findings import findings
 
@@ -52,56 +45,3 @@ def test_findings_hold_no_secret() -> None:
     told = json.dumps(findings_json(replace(found, techniques=(technique,), recommended=changes)))
     assert secret not in told
     assert "api_key" in told
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> TuneupFolder:
-    claimed = claim_study(TUNEUPS, toy_config(), tmp_path / "runs")
-    claimed.folder.findings.write_text(json.dumps(findings_json(findings())))
-    claimed.folder.recommended.write_text("# the recommended one\nname: toy\n")
-    claimed.folder.write(status="finished", wall_seconds=83.0)
-    claimed.release()
-    return claimed.folder
-
-
-def test_the_report_command_writes_a_tune_ups_report_again(
-    folder: TuneupFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("toy", f"toy/{folder.run_id}", str(folder.path)):
-        assert command(["report", name, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["kind"], told["report"]) == ("tune-up", str(folder.report))
-    page = page_from(folder.report.read_text())
-    assert page.classes("headline")[0].attributes["data-value"] == "3.61"
-    assert "1 min 23 s" in page.one("header").text
-    assert "# the recommended one" in page.one(id="config").text
-
-
-def test_a_name_means_the_newest_run_and_not_a_tune_up(folder: TuneupFolder, tmp_path: Path) -> None:
-    run = tmp_path / "runs" / "toy" / "20000101-000000-abcdef"
-    run.mkdir()
-    (run / "run.json").write_text("{}")
-    assert find_run("toy", tmp_path / "runs").folder == run
-    assert find_run("toy", tmp_path / "runs", studies=True).folder == folder.path  # the newer one
-    with pytest.raises(EnvironmentFault) as caught:
-        find_run(folder.path)
-    assert caught.value.code == "no-run"
-
-
-@pytest.mark.parametrize("content", ['{"techniques": [', '{"techniques": 3}'])
-def test_damaged_findings_are_named(folder: TuneupFolder, content: str) -> None:
-    folder.findings.write_text(content)
-    with pytest.raises(EnvironmentFault) as caught:
-        stored_report(folder.path)
-    assert (caught.value.code, caught.value.fields) == ("file-damaged", {"path": folder.findings})
-
-
-@pytest.mark.parametrize("status", ["failed", "interrupted"])
-def test_a_tune_up_without_findings_says_how_to_get_them(folder: TuneupFolder, status: str, golden: Golden) -> None:
-    folder.findings.unlink()
-    folder.write(status=status)
-    with pytest.raises(EnvironmentFault) as caught:
-        stored_report(folder.path)
-    assert (caught.value.code, caught.value.fields["status"]) == ("no-findings", status)
-    golden(str(caught.value).replace(folder.run_id, "<id>"))
