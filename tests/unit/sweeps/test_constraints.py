@@ -151,16 +151,12 @@ async def test_the_coordinator_notes_what_a_trial_breaks(sweep: SimulatedSweep) 
     assert sweep.history().trials["0000"].broken == ["val/accuracy >= 0.5"]
 
 
-def test_lines_of_a_log_say_what_is_infeasible() -> None:
+def test_displays_show_what_is_infeasible() -> None:
     console = Console(file=io.StringIO(), width=120, record=True, highlight=False)
     PlainSweepListener(console, LOSS, 1, verbose=True).trials(TrialTable([INFEASIBLE_BETTER[0]]))
     text = console.export_text()
     assert "infeasible: peak_memory_bytes <= 1KiB" in text
     assert "best" not in text
-
-
-def test_the_table_on_a_terminal_shows_what_is_infeasible() -> None:
-    console = Console(file=io.StringIO(), width=120, highlight=False)
     listener = LiveSweepListener(console, Live(console=console), LOSS, total_trials=2)
     alone = str(listener._drawing(TrialTable(INFEASIBLE_BETTER[:1]), 0.0)).splitlines()
     lines = str(listener._drawing(TrialTable(INFEASIBLE_BETTER[:2]), 9.0)).splitlines()

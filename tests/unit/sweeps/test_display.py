@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from paceline.display import print_rows
 from paceline.sweeps.display import (
     LiveSweepListener,
     PlainSweepListener,
@@ -191,6 +190,10 @@ def test_display_fits_where_it_is_shown(monkeypatch: pytest.MonkeyPatch, capfd: 
         listener.trials(TrialTable(sweep(2, 2, 0)))
     assert isinstance(listener, SilentSweepListener)
     assert capfd.readouterr() == ("", "")
+    with open_sweep_display(OBJECTIVES, total_trials=4) as shown:  # of a command
+        shown.trials(TrialTable(sweep(2, 2, 0)))
+    out, err = capfd.readouterr()
+    assert (out, "2/4" in err) == ("", True)
     with monkeypatch.context() as patch:
         patch.setattr(Console, "is_terminal", True)
         with watched_sweep(OBJECTIVES, "sweep x") as listener:
@@ -201,12 +204,3 @@ def test_display_fits_where_it_is_shown(monkeypatch: pytest.MonkeyPatch, capfd: 
         listener.trials(TrialTable(sweep(2, 2, 0)))
     out, err = capfd.readouterr()
     assert ("2/2" in out, err) == (True, "")
-
-
-def test_command_shows_lines_on_stderr_and_the_result_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
-    with open_sweep_display(OBJECTIVES, total_trials=4) as shown:
-        shown.trials(TrialTable(sweep(2, 2, 0)))
-    print_rows([("sweep", "x/1"), ("", "more")])
-    out, err = capfd.readouterr()
-    assert "2/4" in err
-    assert out == "sweep  x/1\n       more\n"

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -190,7 +190,7 @@ def test_write_that_fails_is_the_error_of_its_own_caller_alone(threads: ThreadPo
 class SlowJournal:
     """Takes as many entries at once as it is given, and is told when it may go on."""
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, fails: bool) -> None:
         self.commits: list[int] = []
         self.may_go_on = threading.Event()
         self._fails = fails
@@ -202,31 +202,24 @@ class SlowJournal:
         self.commits.append(len(entries))
 
 
-def committing(threads: ThreadPoolExecutor, journal: SlowJournal, check: Callable[[Any], None], count: int) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_entries_that_come_during_an_fsync_share_the_next_one_or_its_error(
+    threads: ThreadPoolExecutor, fails: bool
+) -> None:
+    journal = SlowJournal(fails)
+
     async def scene() -> None:
         commit = GroupCommit(journal.append, threads)
-        first = commit.put(("trial", {}))
+        entries = [commit.put(("trial", {}))]
         await asyncio.sleep(0.05)  # its fsync is under way
-        others = [commit.put(("trial", {})) for _ in range(count)]
-        assert not first.done()
+        entries += [commit.put(("trial", {})) for _ in range(50)]
+        assert not entries[0].done()
         journal.may_go_on.set()
         await commit.settled()
-        check([first, *others])
+        assert {isinstance(entry.exception(), OSError) for entry in entries} == {fails}
 
     asyncio.run(scene())
-
-
-def test_entries_that_come_during_an_fsync_share_the_next_one(threads: ThreadPoolExecutor) -> None:
-    journal = SlowJournal()
-    committing(threads, journal, lambda futures: [future.result() for future in futures], 50)
-    assert journal.commits == [1, 50]
-
-
-def test_entries_that_could_not_be_written_say_so(threads: ThreadPoolExecutor) -> None:
-    def check(futures: Any) -> None:
-        assert all(isinstance(future.exception(), OSError) for future in futures)
-
-    committing(threads, SlowJournal(fails=True), check, 3)
+    assert journal.commits == ([] if fails else [1, 50])
 
 
 def test_no_entry_is_lost_or_written_twice_while_others_come(threads: ThreadPoolExecutor) -> None:

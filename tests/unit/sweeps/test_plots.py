@@ -48,16 +48,6 @@ GRID = [
 ]
 
 
-def test_cells_hold_values_or_how_the_trials_ended() -> None:
-    assert cells(heatmap_of(GRID)) == {
-        (0, 0): ["0.7"],
-        (1, 0): ["0.5"],
-        (2, 0): ["pruned"],
-        (0, 1): ["failed"],
-        (1, 1): ["0.9"],
-    }
-
-
 def test_numbers_ascend_and_other_values_keep_their_order() -> None:
     axes = heatmap_of([*reversed(GRID), trial(6, "auto", "sqrt", 0.1), trial(7, 1e-3, True, 0.1)]).axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0.001", "64", "256", "1024", "auto"]
@@ -66,9 +56,12 @@ def test_numbers_ascend_and_other_values_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(("mode", "best", "value"), [("max", (1, 1), 0.9), ("min", (1, 0), 0.5)])
-def test_best_cell_is_outlined_and_the_brightest(mode: Any, best: tuple[int, int], value: float) -> None:
+def test_cells_hold_values_or_endings_and_the_best_is_outlined_and_the_brightest(
+    mode: Any, best: tuple[int, int], value: float
+) -> None:
     picture = heatmap_of(GRID, [("val/accuracy", mode)])
-    assert outlined(picture) == best
+    values = {(0, 0): ["0.7"], (1, 0): ["0.5"], (2, 0): ["pruned"], (0, 1): ["failed"], (1, 1): ["0.9"]}
+    assert (cells(picture), outlined(picture)) == (values, best)
     image = picture.axes[0].images[0]
     assert to_hex(image.cmap(image.norm(value))) == to_hex(color_map("max")(1.0))
 

@@ -112,10 +112,7 @@ def test_data_of_points_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(asked) == 2
     # one that took over another one's values
     assert configs.of([PlannedTrial("0000", {"optimizer.lr": 0.4})])[0].optimizer.lr == 0.4
-
-
-def test_sweep_without_known_points_is_sized_by_its_config() -> None:
-    configs = TrialConfigs(config())
+    # without known points, those of the config
     assert [each.sweep for each in configs.of([])] == [None]
     assert (configs.longest([], "epochs"), configs.longest([], "seconds")) == (1, math.inf)
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -169,17 +168,21 @@ def test_a_trial_that_mlflow_has_all_of_is_looked_at_no_more(
     assert len(looked) == 1
 
 
+@pytest.mark.parametrize(("is_away", "code"), [(False, "access-denied"), (True, "store-silent")])
 def test_one_record_that_cannot_be_copied_leaves_the_log_as_it_is(
-    run: RunStore, store: LocalStore, tmp_path: Path
+    run: RunStore, store: LocalStore, tmp_path: Path, is_away: bool, code: str
 ) -> None:
     copy = SweepCopy(run)
     log(run, FIRST, SECOND)
     train(run, FIRST, 1)
     train(run, SECOND, 1)
+    store.fault = AWAY if is_away else ""
     store.refused = lambda place: "0002" in place
-    with pytest.raises(StoreFault) as caught:
-        copy.push()
-    assert caught.value.code == "access-denied"
+    for call in (copy.push, lambda: SweepCopy(run).take_over(True)) if is_away else (copy.push,):
+        with pytest.raises(StoreFault) as caught:
+            call()
+        assert caught.value.code == code
+    store.fault = ""
     assert trials_there(run, tmp_path) == {}
     assert stored_bytes(tracking_of(run, FIRST)) == 0
     store.refused = lambda place: False
@@ -256,14 +259,3 @@ def test_records_of_trials_that_the_log_does_not_know_are_removed(
     go_to(tmp_path / "other", monkeypatch)
     SweepCopy(run).take_over(may_be_ahead=False)
     assert journal_there(run, FIRST) is None
-
-
-def test_a_store_that_is_away_is_reported(run: RunStore, store: LocalStore) -> None:
-    copy = SweepCopy(run)
-    log(run, FIRST)
-    store.fault = AWAY
-    calls: list[Any] = [copy.push, lambda: SweepCopy(run).take_over(True)]
-    for call in calls:
-        with pytest.raises(StoreFault) as caught:
-            call()
-        assert caught.value.code == "store-silent"

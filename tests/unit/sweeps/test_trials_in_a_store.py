@@ -73,16 +73,12 @@ async def test_a_checkpoint_counts_once_the_store_has_the_trials_record(sweep: S
 
 
 @simulated(groups=False)
-async def test_the_mark_of_an_earlier_launch_stays(sweep: SimulatedSweep) -> None:
+async def test_a_later_launch_and_a_coordinator_that_was_started_again_wait_for_the_store(
+    sweep: SimulatedSweep,
+) -> None:
     note_stored(sweep.tracking(), 77)
-    call = await sweep.begin("0000")
-    assert stored_bytes(sweep.tracking()) == 77
-    call.cancel()
-
-
-@simulated(groups=False)
-async def test_a_coordinator_that_was_started_again_still_waits_for_the_store(sweep: SimulatedSweep) -> None:
     call, work = await sweep.begin_at_work("0000")
+    assert stored_bytes(sweep.tracking()) == 77
     me = (work.trial_id, work.attempt)
     await sweep.coordinator.metrics(*me, [MetricReading(1, 1, {"val/accuracy": 0.5})])
     note_stored(sweep.tracking(), 7)
