@@ -31,27 +31,24 @@ def names(folder: Path) -> list[str]:
     return [path.name for _, path in numbered(folder)]
 
 
-def test_pinned_checkpoint_outlives_pruning(tmp_path: Path) -> None:
-    found = pinned(tmp_path, 5)
-    checkpoint(tmp_path, 6)
-    prune(tmp_path / "checkpoints", keep=1)
-    assert names(tmp_path / "checkpoints") == ["step-6"]
-    assert found == tmp_path / "pinned" / "step-5"
-    assert verify(found) == 5
-
-
-def test_files_are_linked_where_they_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pin_is_linked_where_it_can_be_and_outlives_pruning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = checkpoint(tmp_path, 5)
 
-    def shares_files(pinned: Path) -> bool:
+    def shares_files(pinned: Path | None) -> bool:
+        assert pinned is not None
         assert verify(pinned) == 5
         return all(os.path.samefile(path, pinned / path.name) for path in original.iterdir())
 
-    pin(original, tmp_path / "pinned")
-    assert shares_files(tmp_path / "pinned" / "step-5")
-    monkeypatch.setattr(os, "link", no_space)
-    pin(original, tmp_path / "copied")
-    assert not shares_files(tmp_path / "copied" / "step-5")
+    found = pin(original, tmp_path / "pinned")
+    assert found == tmp_path / "pinned" / "step-5"
+    assert shares_files(found)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", no_space)
+        assert not shares_files(pin(original, tmp_path / "copied"))
+    checkpoint(tmp_path, 6)
+    prune(tmp_path / "checkpoints", keep=1)
+    assert names(tmp_path / "checkpoints") == ["step-6"]
+    assert verify(found) == 5
 
 
 def test_half_made_pin_and_one_of_another_checkpoint_are_replaced(tmp_path: Path) -> None:

@@ -302,6 +302,7 @@ def test_pbt_sees_every_rung_whatever_the_batch_size() -> None:
 
 def test_resumed_pbt_knows_the_scores_but_waits_for_a_checkpoint() -> None:
     history = SweepHistory({id: Trial(id, {"optimizer.lr": 0.1}, "running") for id in IDS})
+    history.rungs.append(("0000", values_at(20.0, 0.5)))  # at 10 it took over the state of another one
     for time in (10.0, 20.0):
         for id, value in zip(IDS, [0.9, 0.8, 0.7, 0.1], strict=True):
             history.rungs.append((id, values_at(time, value)))
@@ -321,17 +322,6 @@ def test_resumed_pbt_knows_the_scores_but_waits_for_a_checkpoint() -> None:
     # the worst comes first, while the best has not saved its state in this launch
     assert (launch.result("0003", values_at(30.0, 0.1)), launch.paused) == ("CONTINUE", [])
     assert exploited(launch, 40.0, [0.9, 0.8, 0.7, 0.1]) == ["0003"]
-
-
-def test_resumed_pbt_knows_that_a_trial_went_back() -> None:
-    history = SweepHistory({"0000": Trial("0000", {}, "running")})
-    for time, value in [(20.0, 0.1), (10.0, 0.9), (20.0, 0.5)]:  # at 10 it took over the state of another one
-        history.rungs.append(("0000", values_at(time, value)))
-    history.answered["0000"] = 3
-    _, scheduler = pbt(RATES, history)
-    launch = Launch(scheduler, ["0000"])
-    state = scheduler._trial_state[launch.tuned["0000"]]
-    assert (state.last_score, state.last_perturbation_time) == (0.5, 20.0)
 
 
 def test_pbt_draws_by_the_seed_and_leaves_the_users_generators_alone() -> None:
