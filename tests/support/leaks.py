@@ -11,7 +11,7 @@ import psutil
 
 MARK = "PACELINE_TEST_SESSION"
 """In the environment of whatever the tests start, so that it is found when the process between has ended too."""
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 60.0
 """How long what is about to end may take: Ray's processes notice only after a while that their head is gone."""
 POLL_SECONDS = 0.2
 HELPERS = ("from multiprocessing.forkserver import", "from multiprocessing.resource_tracker import")

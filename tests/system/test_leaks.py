@@ -93,7 +93,7 @@ def test_processes_left_behind_fail_the_run_and_are_named_and_ended(tmp_path: Pa
     assert "planted as orphan" in ended.stdout
     assert "multiprocessing.forkserver" in ended.stdout
     # Python's own helpers end a moment after the process that used them
-    _, alive = psutil.wait_procs([each for each in psutil.process_iter() if tmp_path == folder_of(each)], timeout=20)
+    _, alive = psutil.wait_procs([each for each in psutil.process_iter() if tmp_path == folder_of(each)], timeout=60)
     assert not alive
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 _REVIEW = re.compile(r"^Review: (\S+)  \(the newest (sweep|run) ")
 
 

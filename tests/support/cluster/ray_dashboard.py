@@ -95,11 +95,11 @@ class Dashboard:
         thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
         thread.start()
         try:
-            assert ready.wait(20)
+            assert ready.wait(60)
             yield self
         finally:
             loop.call_soon_threadsafe(stop.set)
-            thread.join(20)
+            thread.join(60)
             loop.close()
 
     def _app(self) -> web.Application:

@@ -27,7 +27,7 @@ def moto(log: Path, **variables: str) -> Iterator[int]:
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, **variables})
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not _listens(port):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

@@ -23,7 +23,7 @@ from support.cluster.coordinators import NOWHERE, no_space
 
 ONE, TWO = GroupShape(1, 1.0, 0.0, "pack"), GroupShape(2, 1.0, 0.0, "pack")
 """Worker groups of one and of two workers."""
-HANGS_AFTER_SECONDS = 20.0
+HANGS_AFTER_SECONDS = 100.0
 
 Training = Callable[["SimulatedSweep", Attempt], Awaitable[None]]
 Test = Callable[..., Any]

@@ -141,7 +141,7 @@ class Training(CommandProcess):
 
     def kill_worker(self) -> None:
         """SIGKILL for the process that trains."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not (process := (self.folder / "worker").read_text()):  # a new one is just writing its number down
             assert time.monotonic() < deadline, "no process that trains has told its number"
             time.sleep(0.001)

@@ -143,7 +143,7 @@ def test_a_busy_cluster_is_told_and_waited_for(cluster: Any, config_of: Any) -> 
     import ray
 
     taking = ray.util.placement_group([{"CPU": 2}], "STRICT_PACK")
-    assert taking.wait(30)
+    assert taking.wait(120)
     wait_until(lambda: sum(node.free.cpus for node in alive_nodes()) == 2, 90)
     assert len(ready(config_of(num_workers=4)).stages) == 1
     assert refused(config_of(num_workers=4), "cluster-busy", wait_seconds=2)["most_workers"] == 2

@@ -24,7 +24,7 @@ from paceline.engine.failure import RankFailed, failing_together, is_communicati
 from support.ranks import end_ranks, run_ranks
 from support.toys import Points, fit, toy_config
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 100.0
 WORDS = (
     "connection reset by my database",
     "aborted by validation",

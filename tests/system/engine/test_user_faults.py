@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +14,9 @@ from paceline.tasks.base import TaskOutput
 from support.ranks import end_ranks, run_ranks
 from support.toys import PointsTask, fit, toy_config
 
-LIMIT_SECONDS = 15.0
 NAME = "faulty_parts_of_a_user"
 SOURCE = """\
-import os, time
+import os
 from pathlib import Path
 
 import torch
@@ -32,7 +30,6 @@ FAULT = Path(os.environ["USER_FAULT"])
 def fail(part, step):
     named, at = FAULT.read_text().split() if FAULT.exists() else ("", 0)
     if named == part and step == int(at) and dist.get_rank() == 1:
-        FAULT.with_name("failed").write_text(str(time.time()))
         raise LookupError(f"the {part} is broken")
 
 
@@ -90,7 +87,6 @@ class Told(NamedTuple):
     rank: int
     reason: str
     traceback_text: str
-    ended: float
 
 
 def train(ranks: DistContext, folder: Path) -> Any:
@@ -109,7 +105,7 @@ def train(ranks: DistContext, folder: Path) -> Any:
     try:
         _, outcome, reporter = failing_together(ranks, lambda: fit(config, ranks, folder / "checkpoints"))
     except RankFailed as error:
-        return Told(error.failure.rank, error.failure.reason, error.failure.traceback_text, time.time())
+        return Told(error.failure.rank, error.failure.reason, error.failure.traceback_text)
     return outcome, [details["step"] for kind, details in reporter.events if kind == "resumed"]
 
 
@@ -129,13 +125,12 @@ def test_a_fault_on_one_rank_is_named_and_loses_nothing(part: str, at: int, line
         (folder / f"{NAME}.py").write_text(SOURCE)
     (broken / "fault").write_text(f"{part} {at}")
     endings = end_ranks(train, 2, broken)
+    # long before a collective operation times out: neither is still running, or was ended for being stuck
     assert [ending.error for ending in endings] == [None, None]
-    failed = float((broken / "failed").read_text())
     place = f'{NAME}.py", line {SOURCE.splitlines().index(_in_source(line)) + 1}'
     for told in (ending.value for ending in endings):
         assert (told.rank, told.reason) == (1, f"LookupError: the {part} is broken")
         assert place in told.traceback_text
-        assert told.ended - failed < LIMIT_SECONDS
     assert (broken / "checkpoints" / "step-4").is_dir()
 
     (broken / "fault").unlink()

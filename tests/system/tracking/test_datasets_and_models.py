@@ -105,7 +105,7 @@ def test_however_often_they_are_sent_they_are_there_once(
         for _ in range(2):
             recorder.add_datasets(SETS)
             recorder.add_model(model(40, val__loss=0.5))
-        report = recorder.close("FINISHED", timeout_seconds=60)
+        report = recorder.close("FINISHED", timeout_seconds=240)
         assert report.unsent == 0, report.error
     assert len(proxy.hits) == 8
     assert (folder / "journal.jsonl").read_text().count('"datasets"') == 1
@@ -147,7 +147,7 @@ def test_a_trial_that_mlflow_does_not_know_holds_up_nothing(
     run = record(sqlite_uri)
     recorder = RunRecorder(tmp_path / "run", run)
     recorder.add_model(model(40, "sweep/0003", val__loss=0.5))
-    report = recorder.close("FINISHED", timeout_seconds=20)
+    report = recorder.close("FINISHED", timeout_seconds=240)
     assert report.unsent == 0
     assert models_of(run)[0].source_run_id == report.run_id
     assert "val/loss" not in mlflow_connection.connect(run.uri).get_run(str(report.run_id)).data.metrics

@@ -11,14 +11,14 @@ import paceline.tracking
 COUNT = """
 import json, sys, time
 import paceline
-began = time.perf_counter()
+began = time.process_time()
 for name in {names}:
     __import__(name)
-seconds = time.perf_counter() - began
+seconds = time.process_time() - began
 heavy = [name for name in ("mlflow", "matplotlib", "torch", "ray", "numpy") if name in sys.modules]
-began = time.perf_counter()
+began = time.process_time()
 import numpy
-print(json.dumps([seconds, time.perf_counter() - began, heavy]))
+print(json.dumps([seconds, time.process_time() - began, heavy]))
 """
 
 

@@ -273,7 +273,7 @@ def test_a_cursor_that_cannot_be_written_keeps_nothing_from_mlflow(
     (tmp_path / CURSOR_FILE).mkdir()
     recorder = RunRecorder(tmp_path, record(sqlite_uri, picture=False))
     recorder.append(points(1, 6))
-    assert recorder.close("FINISHED", timeout_seconds=5.0).unsent == 0
+    assert recorder.close("FINISHED", timeout_seconds=240).unsent == 0
     warned = [
         each.args[0]
         for each in caplog.records
@@ -487,7 +487,7 @@ def test_a_missing_file_is_named_and_holds_up_nothing(tmp_path: Path, sqlite_uri
     recorder = RunRecorder(tmp_path / "run", record(sqlite_uri, artifacts=artifacts))
     (tmp_path / "run" / "artifacts" / "gone.txt").unlink()
     recorder.append(points(1, 5))
-    report = recorder.close("FINISHED", timeout_seconds=30)
+    report = recorder.close("FINISHED", timeout_seconds=240)
     assert "gone.txt" in run_of(sqlite_uri, report).data.tags[metrics.NOT_RECORDED]
     assert artifacts_of(sqlite_uri, report.run_id) == {"config.yaml", "loss_curve.png"}
     again = sync(tmp_path / "run")

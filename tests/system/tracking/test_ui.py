@@ -60,7 +60,7 @@ def processes_with(uri: str) -> list[psutil.Process]:
 
 
 def read(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return bytes(answer.read())
 
 
@@ -152,7 +152,7 @@ def test_an_interrupt_ends_what_a_script_started_in_the_background(database: Pat
     with ui_on(f"sqlite:///{database}", free_port(25_200 + os.getpid() % 5_000), *in_background) as process:
         address_of(process)
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_port_that_is_taken_while_the_server_starts_is_no_trouble(database: Path) -> None:

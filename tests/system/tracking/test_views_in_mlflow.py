@@ -70,7 +70,7 @@ def test_the_newest_runs_are_found_with_the_views_that_the_server_serves(
     plain = record(server_uri, run_id="plain", views=run_views(), start_time_ms=LATER + 5)
     (experiment_id, _), *_ = [closed(tmp_path / about.run_id, about) for about in (sweep, older, plain)]
     query = f"{server_uri}/api/2.0/mlflow/experiments/get?experiment_id={experiment_id}"
-    with urlopen(Request(query), timeout=20) as got:
+    with urlopen(Request(query), timeout=60) as got:
         served = {tag["key"]: tag["value"] for tag in json.load(got)["experiment"]["tags"]}
     assert served.items() >= views.items()
 

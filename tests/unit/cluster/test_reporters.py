@@ -102,7 +102,7 @@ def test_a_checkpoint_waits_for_the_metrics_before_it(monkeypatch: pytest.Monkey
     mine.metrics(7, {"a": 1.0})
     mine.close()  # and so does the end of training
     assert coordinator.steps == [1, 2, 3, 7]
-    mine._buffer._thread.join(5.0)
+    mine._buffer._thread.join(60)
     assert not mine._buffer._thread.is_alive()
     ActorReporter(None).close()  # one that has told nothing ends at once
 
@@ -144,7 +144,7 @@ def test_a_desk_that_does_not_answer_is_waited_for_no_longer_than_allowed(
 ) -> None:
     monkeypatch.setattr(reporters, "MIN_ANSWER_SECONDS", 0.01)
     answered = threading.Event()
-    coordinator = FakeCoordinator(lambda: answered.wait(10))
+    coordinator = FakeCoordinator(lambda: answered.wait(60))
     coordinator.patience = 1.0
     mine = reporter(coordinator)
     mine.metrics(1, {"a": 1})

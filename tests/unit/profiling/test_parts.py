@@ -1,7 +1,7 @@
 """The clock of a step's parts, time in which nothing is done, and figures that follow from a split."""
 
 import json
-from time import perf_counter, sleep
+from time import perf_counter, sleep, thread_time
 
 import pytest
 
@@ -15,15 +15,16 @@ def test_the_time_in_which_nothing_is_done_is_told() -> None:
         pytest.skip("only Linux tells")
 
     def work() -> None:
-        end = perf_counter() + 0.2
-        while perf_counter() < end:
+        while thread_time() < end:
             pass
 
+    start = perf_counter()
     blocked.watched("sleep", sleep)(0.2)
+    slept, end = perf_counter() - start, thread_time() + 0.2
     blocked.watched("work", work)()
     blocked.close()
-    assert blocked.seconds["sleep"] == pytest.approx(0.2, abs=0.05)
-    assert blocked.seconds["work"] < 0.1
+    assert 0.19 < blocked.seconds["sleep"] <= slept
+    assert blocked.seconds["work"] < 0.5 * blocked.seconds["sleep"]  # the core may be taken, which is no rest
 
 
 def test_who_comes_last_waits_for_nobody() -> None:

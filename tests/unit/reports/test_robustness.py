@@ -175,7 +175,7 @@ def test_a_pipe_takes_the_report_and_stays(found: FoundRun, tmp_path: Path) -> N
     reader.start()
     link.symlink_to(pipe)
     assert write_report(found, link) == link
-    reader.join(20)
+    reader.join(60)
     assert taken == [report_of(found)]
     assert pipe.is_fifo()
     assert link.is_symlink()

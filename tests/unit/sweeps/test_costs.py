@@ -261,7 +261,7 @@ def test_energy_is_known_where_no_gpu_is_shared(
     groups = WorkerGroupManager(FakeActor(), Path("nowhere"), WorkerSpec("{}"), print, "GPU")
     groups.follow([WantedGroup(slot, 1, shape) for slot, shape in enumerate(shapes)])
     assert groups.have_whole_gpus is is_known
-    groups.join(5.0)
+    groups.join(60.0)
     times = GroupTimes(GOAL)
     for trial in ("0000", "0001"):
         times.measure(trial, 1, MetricReading(1, 1, {"energy_joules": 50.0, "val/accuracy": 0.95}))

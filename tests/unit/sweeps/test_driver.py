@@ -49,7 +49,7 @@ class FakeTune(Thread):
             self.may_end.set()
 
     def run(self) -> None:
-        self.may_end.wait(10)
+        self.may_end.wait(60)
 
     def finish_early(self) -> None:
         self.may_end.set()

@@ -31,7 +31,7 @@ class Disk:
         def slow(descriptor: int) -> None:
             self.syncing_threads.add(threading.get_ident())
             if self.held and os.readlink(f"/proc/self/fd/{descriptor}").endswith(self.held):
-                assert self._may_go_on.wait(10)
+                assert self._may_go_on.wait(60)
             sync(descriptor)
 
         monkeypatch.setattr(os, "fsync", slow)
@@ -156,7 +156,7 @@ def test_writes_keep_their_order_and_do_not_hold_up_the_loop(threads: ThreadPool
     may_go_on = threading.Event()
 
     def write(number: int) -> int:
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(60)
         written.append((number, threading.current_thread().name))
         return number
 
@@ -196,7 +196,7 @@ class SlowJournal:
         self._fails = fails
 
     def append(self, entries: Any) -> None:
-        assert self.may_go_on.wait(10)
+        assert self.may_go_on.wait(60)
         if self._fails:
             no_space()
         self.commits.append(len(entries))

@@ -53,7 +53,7 @@ async def run_three(sweep: SimulatedSweep) -> None:
     """Run trials, and see that those whose records are sound are closed in MLflow."""
     assert await sweep.run_all("0000", "0001", "0002") == ["finished"] * 3
     await sweep.until_records_are_closed()
-    assert (await sweep.close(seconds=10))["run_id"] == "run"
+    assert (await sweep.close(seconds=60))["run_id"] == "run"
     run_ids = {id: trial.mlflow_run_id for id, trial in sweep.history().trials.items()}
     assert run_ids == {"0000": "run", "0001": "", "0002": "run"}
     assert set((await sweep.states()).values()) == {"finished"}
@@ -109,7 +109,7 @@ def test_error_in_a_record_that_an_earlier_launch_has_left(
     async def later() -> None:
         await second.coordinator.prepare([ONE])
         await second.until(lambda: second.history().trials["0001"].mlflow_run_id)
-        await second.close(seconds=10)
+        await second.close(seconds=60)
 
     play(second, later)
     assert second.history().trials["0000"].mlflow_run_id == ""
@@ -124,7 +124,7 @@ async def test_error_in_the_record_of_the_best_trial_at_the_end(
 ) -> None:
     monkeypatch.setattr(sweep_recorder, "kept_checkpoints", lambda *_: raise_it(error))
     await sweep.run("0000")
-    assert (await sweep.close(seconds=10))["unsent"] == 0
+    assert (await sweep.close(seconds=60))["unsent"] == 0
     assert "not-written" in await sweep.warnings()
 
 

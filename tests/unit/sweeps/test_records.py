@@ -73,7 +73,7 @@ def test_record_that_was_never_closed_is_closed(
     async def scene() -> None:
         await sweep.coordinator.prepare([ONE])
         await sweep.until(lambda: mlflow.closed)
-        await sweep.close(seconds=10)
+        await sweep.close(seconds=60)
 
     play(sweep, scene)
     assert ("sweep/0000", "FAILED", "the loss is nan") in mlflow.closed
@@ -94,7 +94,7 @@ async def test_record_is_closed_at_the_end_when_mlflow_was_away(
     assert not (sweep.tracking() / OUTCOME).exists()
     assert (await sweep.trial("0000")).mlflow_run_id == ""
     FakeMlflow(monkeypatch)  # it is back
-    await sweep.close(seconds=10)
+    await sweep.close(seconds=60)
     assert sweep.history().trials["0000"].mlflow_run_id == "run"
     statuses = [
         entry.content["status"] for entry in Journal(sweep.tracking() / JOURNAL_FILE).scan() if entry.kind == "status"

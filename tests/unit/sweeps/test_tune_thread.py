@@ -44,7 +44,7 @@ class FakeTuner:
     def fit(self) -> None:
         self.environment = tune_settings()
         self.runs.set()
-        self.may_end.wait(10)
+        self.may_end.wait(60)
         raise RuntimeError("it failed")
 
 
@@ -86,7 +86,7 @@ def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.Mo
     tuner = FakeTuner()
     thread = thread_of(tuner, monkeypatch, tmp_path)
     thread.start()
-    assert tuner.runs.wait(10)
+    assert tuner.runs.wait(60)
     stopper = tune_thread._UntilOver(str(tmp_path))
     assert not stopper.stop_all()
     thread.finish_early()

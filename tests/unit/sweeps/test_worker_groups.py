@@ -35,14 +35,14 @@ class Driver:
 
     def _trainer(self, wanted: Any) -> Any:
         self.may_end.append(may_end := Event())
-        return SimpleNamespace(fit=lambda: may_end.wait(10))
+        return SimpleNamespace(fit=lambda: may_end.wait(60))
 
     def follow(self, generation: int) -> None:
         self.groups.follow([WantedGroup(0, generation, SHAPE)])
 
     def follow_until(self, generation: int, condition: Callable[[], Any]) -> None:
         """Follow the same wish until something has come about."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end
             self.follow(generation)

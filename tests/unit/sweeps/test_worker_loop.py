@@ -20,7 +20,7 @@ from paceline.sweeps.messages import Attempt
 from support.sweeps.fake_actor import FakeActor, patch_ray_get
 from support.sweeps.simulation import ending
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
 WORK = Attempt(1, "0000", 1, b"", 60.0)
 
 

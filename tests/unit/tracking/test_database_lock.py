@@ -79,6 +79,6 @@ def test_one_at_a_time_also_when_the_lock_is_removed_meanwhile(path: Path) -> No
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert most == 1
     assert os.listdir(path.parent) == []
