@@ -82,28 +82,23 @@ def test_metric_objects_are_computed_over_the_set() -> None:
     assert outcome.metrics["val/late"] == pytest.approx(outcome.metrics["val/acc"], abs=1e-6)
 
 
-def test_an_ignored_optimizer_and_hooks_are_reported() -> None:
-    trainer, _, reporter = fit(lit_config("WithOptimizer"))
-    assert codes(reporter) == ["lightning-optimizer", "lightning-hooks"]
-    told = [details["message"] for kind, details in reporter.events if kind == "warning"]
-    assert "on_train_epoch_end, test_step" in told[1]
-    assert type(trainer.state.optimizer) is torch.optim.SGD
-
-
 @pytest.mark.parametrize(
-    ("own", "kind", "warnings"),
+    ("args", "kind", "lr", "warnings"),
     [
-        (True, torch.optim.Adam, ["lightning-scheduler", "lightning-hooks"]),
-        (False, torch.optim.SGD, ["lightning-hooks"]),
+        ({}, torch.optim.SGD, 0.1, ["lightning-optimizer", "lightning-hooks"]),
+        ({"configure_optimizers": True}, torch.optim.Adam, 0.02, ["lightning-scheduler", "lightning-hooks"]),
+        ({"configure_optimizers": False}, torch.optim.SGD, 0.1, ["lightning-hooks"]),
     ],
 )
-def test_the_optimizer_is_chosen_by_the_config(own: bool, kind: type, warnings: list[str]) -> None:
-    trainer, _, reporter = fit(lit_config("WithOptimizer", task__args={"configure_optimizers": own}))
+def test_the_optimizer_is_chosen_by_the_config(args: Any, kind: type, lr: float, warnings: list[str]) -> None:
+    trainer, _, reporter = fit(lit_config("WithOptimizer", task__args=args))
     assert type(trainer.state.optimizer) is kind
-    assert reporter.values("lr")[0] == (0.02 if own else 0.1)
+    assert reporter.values("lr")[0] == lr
     assert codes(reporter) == warnings
+    *_, hooks = (details["message"] for event, details in reporter.events if event == "warning")
+    assert "on_train_epoch_end, test_step" in hooks
     reported = [details["text"] for event, details in reporter.events if event == "optimizer"]
-    assert reported == (["Adam, lr 0.02 (from configure_optimizers)"] if own else [])
+    assert reported == (["Adam, lr 0.02 (from configure_optimizers)"] if kind is torch.optim.Adam else [])
 
 
 def test_manual_optimization(tmp_path: Path) -> None:
