@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from paceline.errors import UnusableCode
 from support.engine.confusion import Confusion, f1
@@ -30,8 +31,11 @@ def test_a_task_makes_metrics_of_the_sums_over_the_whole_set() -> None:
     config = toy_config(task__path=Confusion, data__path=lambda: points(96, VALIDATION))
     trainer, outcome, _ = fit(config)
     dataset, matrix = Points(VALIDATION), torch.zeros(CLASSES, CLASSES, dtype=torch.float64)
-    for features, target, _ in (dataset[i] for i in range(VALIDATION)):
-        matrix[target, trainer.state.task.model(features).argmax()] += 1
+    logits = trainer.state.task.model(torch.stack([dataset[i][0] for i in range(VALIDATION)]))
+    targets = torch.tensor([dataset[i][1] for i in range(VALIDATION)])
+    for target, predicted in zip(targets, logits.argmax(dim=1), strict=True):
+        matrix[target, predicted] += 1
+    assert outcome.metrics["val/loss"] == pytest.approx(F.cross_entropy(logits, targets).item(), abs=1e-12)
     assert outcome.metrics["val/f1"] == pytest.approx(f1(matrix), abs=1e-12)
     assert outcome.metrics["val/accuracy"] == pytest.approx(float(matrix.trace()) / VALIDATION, abs=1e-12)
     assert not {"val/matrix", "val/weight"} & set(outcome.metrics)

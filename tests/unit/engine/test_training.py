@@ -100,16 +100,6 @@ def test_metrics_of_a_point() -> None:
     assert outcome.samples_per_second > 0
 
 
-def test_evaluation_counts_every_sample() -> None:
-    trainer, outcome, reporter = fit(toy_config(data__path=lambda: points(96, 31)))
-    assert len(reporter.values("val/accuracy")) == 2
-    model, dataset = trainer.state.task.model.eval(), Points(31)
-    logits = torch.stack([model(dataset[i][0]) for i in range(31)])
-    targets = torch.tensor([dataset[i][1] for i in range(31)])
-    assert outcome.metrics["val/accuracy"] == pytest.approx((logits.argmax(1) == targets).double().mean().item())
-    assert outcome.metrics["val/loss"] == pytest.approx(nn.functional.cross_entropy(logits, targets).item())
-
-
 def test_each_evaluation_reports_its_epoch_at_its_own_step() -> None:
     sizes = {"trainer__log_every_n_steps": 4, "trainer__epochs": 2}  # 6 steps an epoch
     _, outcome, reporter = fit(toy_config(**sizes))
