@@ -34,16 +34,6 @@ def test_oldest_events_are_dropped_and_counted() -> None:
     assert len(log.since(log.since()[1])[0]) == 0
 
 
-def test_watcher_of_a_log_that_ended_in_a_crash_sees_the_next_one_from_its_start() -> None:
-    first, second = EventLog(), EventLog()
-    for n in range(4):
-        first.add("event", {"n": n})
-    _, cursor = first.since()
-    second.add("event", {"n": 4})
-    assert (first.has_written(cursor), second.has_written(cursor)) == (True, False)
-    assert numbers(second.since(cursor)[0]) == [4]
-
-
 def test_events_of_several_threads_are_all_kept() -> None:
     log = EventLog()
     threads = [Thread(target=lambda: [log.add("event", {"n": 1}) for _ in range(100)]) for _ in range(4)]

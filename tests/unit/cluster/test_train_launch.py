@@ -207,14 +207,6 @@ def test_a_record_that_cannot_be_written_is_reported_and_the_name_is_free_again(
     assert is_free(work)
 
 
-def test_a_disk_that_is_full_at_the_end_does_not_lose_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    events = Events()
-    launch = released(config(), listener=events)
-    monkeypatch.setattr(RunFolder, "write", no_space)
-    launch.note_ending({"status": "stopped"})
-    assert events.warnings == ["not-written"]
-
-
 # How a run in this process ends
 
 

@@ -165,8 +165,3 @@ def test_a_lock_that_is_removed_before_it_is_taken_is_none(tmp_path: Path, monke
     run = claim_run(config(), tmp_path)
     refused(EnvironmentFault, claim_run, config(), tmp_path)
     run.release()
-
-
-def test_only_the_owner_reads_the_file_of_a_run(tmp_path: Path) -> None:
-    run = claimed(tmp_path)
-    assert (run.folder.path / "run.json").stat().st_mode & 0o077 == 0
