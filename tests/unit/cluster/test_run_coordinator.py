@@ -129,10 +129,11 @@ def test_events_are_tags_of_the_run_and_some_are_shown(
 
 def test_found_batch_sizes_are_shown_though_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator, listener = open_coordinator(tmp_path), Events()
+    coordinator.event("batch", FOUND)
     monkeypatch.setattr(os, "fsync", no_space)
     coordinator.event("batch", FOUND)
     ProgressFeed(listener, None).show(coordinator.view)
-    assert listener.lines == [("batch", FOUND["text"])]
+    assert listener.lines == [("batch", FOUND["text"])] * 2
     assert listener.warnings == ["not-written"]
 
 
