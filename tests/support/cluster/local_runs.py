@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.cluster.run_folder import RunFolder
+from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.engine.checkpoint import Snapshot, write_checkpoint
 
@@ -35,3 +37,21 @@ def save_checkpoint(checkpoints: Path, step: int, epoch: int = 1) -> Path:
     """Write a checkpoint of two weights at the end of an epoch."""
     values = {"position": {"step": step, "epoch": epoch, "epoch_samples": 0, "samples": 8 * step}}
     return write_checkpoint(checkpoints, Snapshot(step, {"model": {"w": torch.ones(2)}}, values))
+
+
+def left_run(
+    storage: Path,
+    status: str | None = None,
+    step: int = 0,
+    epoch: int = 1,
+    config: ExperimentConfig | None = None,
+    **options: Any,
+) -> ClaimedRun[RunFolder]:
+    """Claim a run, leave a status and a checkpoint as training would, and release it."""
+    run = claim_run(config or local_config(), storage, **options)
+    if step:
+        save_checkpoint(run.folder.checkpoints, step, epoch)
+    if status:
+        run.folder.write(status=status)
+    run.release()
+    return run

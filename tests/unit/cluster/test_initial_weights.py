@@ -9,10 +9,10 @@ import pytest
 from paceline.cluster.initial_weights import adopt_weights, find_weights, pin_weights
 from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.train import prepare_launch, train
-from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
+from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.errors import ConfigError, Problem
 from support.cluster.coordinators import Events
-from support.cluster.local_runs import local_config, save_checkpoint
+from support.cluster.local_runs import left_run, local_config, save_checkpoint
 from support.golden import Golden
 from support.refusals import refused
 
@@ -99,12 +99,7 @@ def test_a_sweep_is_refused_with_a_trial_to_name(text: str) -> None:
 
 def claimed(weights: str, status: str = "", **options: Any) -> ClaimedRun[RunFolder]:
     config = local_config(model__weights=weights)
-    run = claim_run(config, Path.cwd() / "runs", **options)
-    if status:
-        run.folder.write(status=status)
-        save_checkpoint(run.folder.checkpoints, 4)
-    run.release()
-    return run
+    return left_run(Path.cwd() / "runs", status, 4 if status else 0, config=config, **options)
 
 
 def weights_of(run: ClaimedRun[RunFolder]) -> str:
@@ -124,8 +119,8 @@ def test_a_claimed_run_keeps_the_run_that_the_name_meant() -> None:
     assert launch.config.model.weights == launch.record.params["model.weights"] == "base/1"
     assert [problem.key for problem in refused(ConfigError, claimed, "base/2").problems] == ["model.weights"]
     first.folder.write(status="finished")
-    extension = claim_run(local_config(model__weights="base", trainer__epochs=3), Path.cwd() / "runs", "extend")
-    extension.release()
+    longer = local_config(model__weights="base", trainer__epochs=3)
+    extension = left_run(Path.cwd() / "runs", config=longer, intent="extend")
     assert weights_of(extension) == "base/1"
     new = claimed("base", intent="new")
     assert weights_of(new) == "base/2"

@@ -13,7 +13,7 @@ from paceline.config.derived import derive
 from paceline.errors import ConfigError
 from paceline.tracking import metrics
 from support.cluster.coordinators import Events
-from support.cluster.local_runs import local_config, save_checkpoint
+from support.cluster.local_runs import left_run, local_config, save_checkpoint
 from support.golden import Golden
 from support.refusals import refused
 
@@ -28,18 +28,11 @@ def config(**changes: Any) -> Any:
 
 def left(storage: Path, status: str = "finished", step: int = 8, **options: Any) -> ClaimedRun[Any]:
     """A run that has come to a checkpoint at the end of its second epoch, with a status."""
-    run = claim_run(options.pop("config", None) or config(), storage, **options)
-    if step:
-        save_checkpoint(run.folder.checkpoints, step, epoch=2)
-    run.folder.write(status=status)
-    run.release()
-    return run
+    return left_run(storage, status, step, epoch=2, **{"config": config(), **options})
 
 
 def extended(storage: Path, **changes: Any) -> ClaimedRun[Any]:
-    run = claim_run(config(**changes), storage, "extend")
-    run.release()
-    return run
+    return left_run(storage, config=config(**changes), intent="extend")
 
 
 def test_an_extension_is_a_run_of_its_own_that_begins_with_the_finished_ones_checkpoints(tmp_path: Path) -> None:
@@ -64,8 +57,7 @@ def test_the_same_command_continues_an_unfinished_extension(tmp_path: Path) -> N
     assert again.resumed
     assert again.folder == first.folder
     assert extended(tmp_path, trainer__epochs=None, trainer__max_steps=100).folder == first.folder
-    plain = claim_run(config(trainer__epochs=4), tmp_path)
-    plain.release()
+    plain = left_run(tmp_path, config=config(trainer__epochs=4))
     assert (plain.resumed, plain.folder) == (True, first.folder)
 
 

@@ -7,78 +7,67 @@ from typing import Any
 
 import pytest
 
-from paceline.cluster.unfinished_runs import ClaimedRun, claim_run, intent_of
+from paceline.cluster.unfinished_runs import claim_run, intent_of
 from paceline.errors import ConfigError, EnvironmentFault
+from support.cluster.local_runs import left_run
 from support.cluster.local_runs import local_config as config
 from support.golden import Golden
 from support.refusals import refused
 
 
-def claimed(storage: Path, status: str | None = None, checkpoint: bool = False, **options: Any) -> ClaimedRun:
-    """Claim, leave what a run would leave, and release."""
-    run = claim_run(options.pop("config", None) or config(), storage, **options)
-    if checkpoint:
-        (run.folder.checkpoints / "step-4").mkdir(parents=True)
-        (run.folder.checkpoints / "step-4" / "state.json").write_text("{}")
-        (run.folder.checkpoints / "step-8.broken").mkdir()
-    if status:
-        run.folder.write(status=status)
-    run.release()
-    return run
-
-
 def test_an_unfinished_run_is_resumed_and_a_finished_one_is_not(tmp_path: Path) -> None:
-    first, *unfinished = (claimed(tmp_path, status=status) for status in (None, "running", "failed", "interrupted"))
-    finished = claimed(tmp_path, status="finished")
+    first, *unfinished = (left_run(tmp_path, status=status) for status in (None, "running", "failed", "interrupted"))
+    finished = left_run(tmp_path, status="finished")
     assert not first.resumed
     assert all(run.resumed and run.folder == first.folder for run in (*unfinished, finished))
-    new = claimed(tmp_path)
+    new = left_run(tmp_path)
     assert not new.resumed
     assert new.folder != first.folder
-    assert claimed(tmp_path, intent="new").folder != new.folder
+    assert left_run(tmp_path, intent="new").folder != new.folder
 
 
 def test_ids_sort_by_the_time_of_the_start_within_one_second_too(tmp_path: Path) -> None:
-    ids = [claimed(tmp_path, status="finished").folder.run_id for _ in range(20)]
+    ids = [left_run(tmp_path, status="finished").folder.run_id for _ in range(20)]
     assert ids == sorted(ids)
     assert len(set(ids)) == 20
 
 
 def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path, golden: Golden) -> None:
-    folder = claimed(tmp_path, checkpoint=True).folder
+    folder = left_run(tmp_path, step=4).folder
     whole = (folder.path / "run.json").read_bytes()
     (folder.path / "run.json").write_bytes(whole[:100])
-    refusal = refused(EnvironmentFault, claimed, tmp_path)
+    refusal = refused(EnvironmentFault, left_run, tmp_path)
     assert (refusal.code, refusal.fields["file"]) == ("run-file-damaged", str(folder.path / "run.json"))
     golden(str(refusal).replace(folder.run_id, "<id>"))
     (folder.path / "run.json").write_bytes(whole)
-    assert claimed(tmp_path).folder == folder
+    assert left_run(tmp_path).folder == folder
 
 
 def test_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
-    claimed(tmp_path, checkpoint=True)
-    refusal = refused(ConfigError, claimed, tmp_path, config=config(optimizer__lr=0.2, seed=3))
+    left_run(tmp_path, step=4)
+    refusal = refused(ConfigError, left_run, tmp_path, config=config(optimizer__lr=0.2, seed=3))
     assert {problem.key for problem in refusal.problems} == {"optimizer.lr", "seed"}
     assert "0.1" in str(refusal)
     assert "0.2" in str(refusal)
 
 
 def test_some_keys_may_differ(tmp_path: Path) -> None:
-    first = claimed(tmp_path, checkpoint=True)
+    first = left_run(tmp_path, step=4)
     changed = config(scaling__num_workers=2, trainer__epochs=7, data__num_workers=2, data__micro_batch_size=16)
-    assert claimed(tmp_path, config=changed).folder == first.folder
+    assert left_run(tmp_path, config=changed).folder == first.folder
 
 
 def test_a_run_that_saved_nothing_is_not_resumed_with_another_config(tmp_path: Path) -> None:
-    first = claimed(tmp_path, status="failed")
-    second = claimed(tmp_path, config=config(optimizer__lr=0.2))
+    first = left_run(tmp_path, status="failed")
+    second = left_run(tmp_path, config=config(optimizer__lr=0.2))
     assert not second.resumed
     assert second.folder != first.folder
 
 
 def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
-    first = claimed(tmp_path, checkpoint=True)
-    fork = claimed(tmp_path, config=config(optimizer__lr=0.2), intent="fork")
+    first = left_run(tmp_path, step=4)
+    (first.folder.checkpoints / "step-8.broken").mkdir()
+    fork = left_run(tmp_path, config=config(optimizer__lr=0.2), intent="fork")
     assert fork.folder != first.folder
     assert {path.name for path in fork.folder.checkpoints.iterdir()} == {"step-4"}
     assert fork.folder.read()["forked_from"] == first.folder.run_id
@@ -101,21 +90,21 @@ def test_what_is_asked_for_is_one_thing_and_a_boolean(given: dict[str, Any], cod
 def test_resume_starts_no_new_run(tmp_path: Path) -> None:
     for status in (None, "finished"):
         if status is not None:
-            claimed(tmp_path, status=status)
-        (problem,) = refused(ConfigError, claimed, tmp_path, intent="resume").problems
+            left_run(tmp_path, status=status)
+        (problem,) = refused(ConfigError, left_run, tmp_path, intent="resume").problems
         assert (problem.code, problem.key) == ("resume", "name")
     home = tmp_path / "interrupted"
-    interrupted = claimed(home, status="interrupted")
+    interrupted = left_run(home, status="interrupted")
     changed = config(optimizer__lr=0.2)
-    (problem,) = refused(ConfigError, claimed, home, config=changed, intent="resume").problems
+    (problem,) = refused(ConfigError, left_run, home, config=changed, intent="resume").problems
     assert problem.key == "optimizer.lr"  # although nothing was saved
-    resumed = claimed(home, intent="resume")
+    resumed = left_run(home, intent="resume")
     assert (resumed.resumed, resumed.folder) == (True, interrupted.folder)
 
 
 def test_there_is_nothing_to_fork_once_the_newest_run_is_finished(tmp_path: Path, golden: Golden) -> None:
-    first = claimed(tmp_path, intent="fork", status="finished")  # the first of its name
-    (problem,) = refused(ConfigError, claimed, tmp_path, config=config(optimizer__lr=0.2), intent="fork").problems
+    first = left_run(tmp_path, intent="fork", status="finished")  # the first of its name
+    (problem,) = refused(ConfigError, left_run, tmp_path, config=config(optimizer__lr=0.2), intent="fork").problems
     assert (problem.code, problem.key) == ("nothing-to-fork", "name")
     golden(str(problem).replace(first.folder.run_id, "<id>"))
 
@@ -133,11 +122,11 @@ def test_there_is_nothing_to_fork_once_the_newest_run_is_finished(tmp_path: Path
 def test_another_config_than_that_of_a_finished_run_is_reported_to_start_from_scratch(
     tmp_path: Path, changes: dict[str, Any], is_reported: bool, golden: Golden
 ) -> None:
-    first = claimed(tmp_path, status="finished")
+    first = left_run(tmp_path, status="finished")
     told: list[str] = []
     intent = changes.get("intent", "continue")
     changes = {key: value for key, value in changes.items() if key != "intent"}
-    assert not claimed(tmp_path, config=config(**changes), intent=intent, warn=told.append).resumed
+    assert not left_run(tmp_path, config=config(**changes), intent=intent, warn=told.append).resumed
     assert len(told) == is_reported
     for message in told:
         golden(message.replace(first.folder.run_id, "<id>"))

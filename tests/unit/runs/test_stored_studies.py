@@ -75,10 +75,11 @@ def folder(kind: StudyKind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_report_command_writes_the_report_again(
     kind: StudyKind, folder: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("toy", f"toy/{folder.run_id}", str(folder.path)):
-        assert command(["report", name, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert (told["kind"], told["report"]) == (kind.name, str(folder.report))
+    for name in (f"toy/{folder.run_id}", str(folder.path)):
+        assert find_run(name, studies=True).folder == folder.path
+    assert command(["report", "toy", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["report"]) == (kind.name, str(folder.report))
     page = page_from(folder.report.read_text())
     assert page.classes("headline")[0].attributes["data-value"] == kind.value
     assert "1 min 23 s" in page.one("header").text
