@@ -1,7 +1,6 @@
 """A sweep in MLflow: a parent run with a child for each trial."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder
 from paceline.tracking.sweep_note import Objective, sweep_note, sweep_points
 from paceline.tracking.trials_table import TrialRow, trials_csv
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadReport
+from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.markdown import best_of
 from support.tracking.recording import MakeRecord, artifacts_of, points, runs_of, steps_of, stored, until
 
@@ -151,31 +151,15 @@ def test_a_parent_that_was_deleted_in_mlflow_gets_its_later_children(
     assert client.get_run(str(later.run_id)).data.tags[metrics.PARENT_RUN] == report.run_id
 
 
-def test_a_child_takes_few_requests(
-    tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mlflow import MlflowClient
-
-    about = record(sqlite_uri)
+def test_a_child_takes_few_requests(tmp_path: Path, proxy: FaultyProxy, record: MakeRecord) -> None:
+    about = record(proxy.uri)
     parent = RunRecorder(tmp_path / "parent", about)
     parent.start_uploading()
     run_trial(tmp_path / "1", trial(about, 1), points(1, 3), "finished")
     parent.close("FINISHED")  # its thread would make requests of its own meanwhile
-    calls: list[str] = []
-
-    def counted(name: str) -> Callable[..., object]:
-        inner = getattr(MlflowClient, name)
-
-        def call(client: MlflowClient, *args: object, **kwargs: object) -> object:
-            if client.tracking_uri == sqlite_uri:  # recorders that other tests left as after a crash still try theirs
-                calls.append(name)
-            return inner(client, *args, **kwargs)
-
-        return call
-
-    for name in ("get_experiment_by_name", "search_runs", "create_run", "log_batch", "get_run", "set_terminated"):
-        monkeypatch.setattr(MlflowClient, name, counted(name))
-    recorder = RunRecorder(tmp_path / "2", trial(about, 2))
+    before = len(proxy.requests)
+    recorder = RunRecorder(tmp_path / "2", trial(about, 2, artifacts={}))
     recorder.append(points(1, 31, since=int(time.time() * 1000) - 31))
     assert recorder.close("FINISHED").unsent == 0
-    assert calls == ["search_runs", "create_run", "log_batch", "set_terminated"]
+    runs = [request.partition("/mlflow/runs/")[2] for request in proxy.requests[before:] if "/mlflow/runs/" in request]
+    assert runs == ["search", "create", "search", "log-batch", "log-batch", "update"]  # 110 params take two batches
