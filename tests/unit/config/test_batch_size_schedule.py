@@ -11,8 +11,8 @@ from paceline.config.batch_size_schedule import BatchSizeSchedule, ScheduledStep
 from paceline.config.batch_sizes import batch_sizes, largest_sizes, stage_sizes
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
-from paceline.config.experiment import ExperimentConfig, validate
-from support.configs import TREE, config_of, problems_of
+from paceline.config.experiment import ExperimentConfig
+from support.configs import config_of, problems_of
 
 SCHEDULE = [{"samples": 0, "global_batch_size": 64}, {"samples": 400, "global_batch_size": 256}]
 
@@ -23,18 +23,19 @@ def make(schedule: list[dict[str, int]] | None = None, **more: Any) -> Experimen
 
 def walked(steps: ScheduledSteps, count: int) -> list[StepPosition]:
     """The position before each of the first steps, one by one: a stage is looked up for each."""
+
+    def size_at(samples: int) -> int:
+        stages = zip(steps.schedule.starts, steps.schedule.sizes, strict=True)
+        return [size for start, size in stages if start <= samples][-1]
+
     found, at = [], StepPosition(0, 0, 0, 0)
     while len(found) < count:
         found.append(at)
-        size = [
-            size for start, size in zip(steps.schedule.starts, steps.schedule.sizes, strict=True) if start <= at.samples
-        ][-1]
+        size = size_at(at.samples)
         taken = min(size, steps.epoch_samples - at.epoch_samples)
         at = StepPosition(at.step + 1, at.epoch, at.epoch_samples + taken, at.samples + taken)
         left = steps.epoch_samples - at.epoch_samples
-        after = [
-            size for start, size in zip(steps.schedule.starts, steps.schedule.sizes, strict=True) if start <= at.samples
-        ][-1]
+        after = size_at(at.samples)
         if left == 0 or (steps.drop_last and left < after):
             at = at._replace(epoch=at.epoch + 1, epoch_samples=0)
     return found
@@ -140,43 +141,36 @@ def stage(samples: int, size: int) -> dict[str, int]:
     return {"samples": samples, "global_batch_size": size}
 
 
+BY_STAGES = {"data__batch_size_schedule": SCHEDULE}
+
+
 @pytest.mark.parametrize(
-    ("data", "more", "key"),
+    ("changes", "key"),
     [
-        ({"batch_size_schedule": []}, {}, "data.batch_size_schedule"),
-        ({"batch_size_schedule": [stage(10, 8)]}, {}, "data.batch_size_schedule.0.samples"),
-        ({"batch_size_schedule": [stage(0, 8), stage(0, 16)]}, {}, "data.batch_size_schedule.1.samples"),
-        ({"batch_size_schedule": [stage(0, 8), stage(9, 16), stage(5, 8)]}, {}, "data.batch_size_schedule.2.samples"),
-        ({"batch_size_schedule": [stage(0, 0)]}, {}, "data.batch_size_schedule.0.global_batch_size"),
-        ({"batch_size_schedule": SCHEDULE, "global_batch_size": 256}, {}, "data.global_batch_size"),
-        ({"batch_size_schedule": SCHEDULE, "micro_batch_size": "max"}, {}, "data.micro_batch_size"),
+        ({"data__batch_size_schedule": []}, "data.batch_size_schedule"),
+        ({"data__batch_size_schedule": [stage(10, 8)]}, "data.batch_size_schedule.0.samples"),
+        ({"data__batch_size_schedule": [stage(0, 8), stage(0, 16)]}, "data.batch_size_schedule.1.samples"),
+        ({"data__batch_size_schedule": [stage(0, 8), stage(9, 9), stage(5, 8)]}, "data.batch_size_schedule.2.samples"),
+        ({"data__batch_size_schedule": [stage(0, 0)]}, "data.batch_size_schedule.0.global_batch_size"),
         (
-            {"batch_size_schedule": [stage(0, 64), stage(100, 100)], "micro_batch_size": 32},
-            {},
+            {"data__batch_size_schedule": [stage(0, 64), stage(100, 100)], "data__micro_batch_size": 32},
             "data.batch_size_schedule.1.global_batch_size",
         ),
+        ({**BY_STAGES, "data__global_batch_size": 256}, "data.global_batch_size"),
+        ({**BY_STAGES, "data__micro_batch_size": "max"}, "data.micro_batch_size"),
         (
-            {"batch_size_schedule": SCHEDULE, "micro_batch_size": 64},
-            {"trainer": {"gradient_accumulation_steps": 1}},
+            {**BY_STAGES, "data__micro_batch_size": 64, "trainer__gradient_accumulation_steps": 1},
             "trainer.gradient_accumulation_steps",
         ),
+        ({**BY_STAGES, "optimizer__lr_scaling": "adascale", "data__micro_batch_size": 64}, "data.batch_size_schedule"),
         (
-            {"batch_size_schedule": SCHEDULE, "micro_batch_size": 64},
-            {"optimizer": {"name": "sgd", "lr_scaling": "adascale"}},
-            "data.batch_size_schedule",
-        ),
-        (
-            {"batch_size_schedule": SCHEDULE, "micro_batch_size": 32},
-            {"parallel": {"static_graph": True}, "scaling": {"num_workers": 2}},
+            {**BY_STAGES, "data__micro_batch_size": 32, "parallel__static_graph": True, "scaling__num_workers": 2},
             "parallel.static_graph",
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused_at_its_place(
-    data: dict[str, Any], more: dict[str, Any], key: str
-) -> None:
-    tree = {**TREE, **more, "data": {**TREE["data"], **data}}
-    problems = problems_of(validate, tree)
+def test_what_does_not_go_together_is_refused_at_its_place(changes: dict[str, Any], key: str) -> None:
+    problems = problems_of(lambda: config_of(**changes))
     assert [problem.key for problem in problems] == [key]
 
 

@@ -92,6 +92,8 @@ def test_shipped_configs_are_valid(validator: jsonschema.Draft202012Validator) -
         ({"optimizer": {"lr": 0.5}}, False),
         ({"model": "cnn"}, False),
         ({"name": "../run"}, False),
+        *(({"scaling": {"num_workers": workers}}, True) for workers in ([2, 4], 3, 0)),
+        *(({"scaling": {"num_workers": workers}}, False) for workers in ([0, 4], [2], [1, 2, 3], ["1", 2], "2")),
         ({"sweep": None}, True),
         ({"sweep": {}}, False),
         ({"sweep": {"space": {}}}, False),

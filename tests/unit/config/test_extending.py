@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from paceline.config.loading import load_config
-from paceline.errors import ConfigError, Problem
+from support.configs import problems_of
 
 BASE = """\
 name: base
@@ -23,12 +23,6 @@ sweep: {space: {optimizer.lr: {uniform: [0.1, 0.2]}}, search: random, num_sample
 def written(folder: Path, **files: str) -> None:
     for name, text in files.items():
         (folder / f"{name}.yaml").write_text(text)
-
-
-def problems_of(file: Path) -> list[Problem]:
-    with pytest.raises(ConfigError) as caught:
-        load_config(file)
-    return list(caught.value.problems)
 
 
 def test_mappings_are_merged_and_everything_else_is_replaced(tmp_path: Path) -> None:
@@ -80,7 +74,7 @@ def test_a_chain_of_files_and_folders(tmp_path: Path) -> None:
 
 def test_a_problem_is_placed_in_the_file_that_it_is_written_in(tmp_path: Path) -> None:
     written(tmp_path, base=BASE.replace("epochs: 3", "epochs: none"), child="extends: base.yaml\ntrainer: {freez: x}\n")
-    found = {problem.key: problem.place for problem in problems_of(tmp_path / "child.yaml")}
+    found = {problem.key: problem.place for problem in problems_of(load_config, tmp_path / "child.yaml")}
     assert found["trainer.epochs"] == f"{tmp_path / 'base.yaml'}:5:11"
     assert found["trainer.freez"] == f"{tmp_path / 'child.yaml'}:2:11"
 
@@ -94,22 +88,17 @@ def test_a_problem_is_placed_in_the_file_that_it_is_written_in(tmp_path: Path) -
             "extends-cycle",
             "other.yaml:1:1",
         ),
-        ({"child": "extends: bas.yaml\n", "base": BASE}, "no-file", "child.yaml:1:1"),
+        ({"child": "extends: bas.yaml\n", "base": BASE}, "no-file", "child.yaml:1:1"),  # its hint names base.yaml
         ({"child": "extends: [base.yaml]\n", "base": BASE}, "wrong-type", "child.yaml:1:1"),
         ({"child": "extends: base.yaml\n", "base": "a: [\n"}, "yaml-syntax", "base.yaml:2:1"),
     ],
 )
 def test_what_cannot_be_extended_is_an_error(tmp_path: Path, files: dict[str, str], code: str, place: str) -> None:
     written(tmp_path, **files)
-    [problem] = problems_of(tmp_path / "child.yaml")
+    [problem] = problems_of(load_config, tmp_path / "child.yaml")
     assert problem.code == code
     assert problem.place.removeprefix(f"{tmp_path}/") == place
-
-
-def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
-    written(tmp_path, base=BASE, child="extends: bas.yaml\n")
-    [problem] = problems_of(tmp_path / "child.yaml")
-    assert "base.yaml" in problem.hint
+    assert "base.yaml" in problem.hint or code != "no-file"
 
 
 def test_the_folder_of_the_other_file_is_importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +115,5 @@ def test_a_mapping_is_loaded_as_a_file_would_be(tmp_path: Path) -> None:
     assert load_config(tree) == load_config(tmp_path / "base.yaml")
     assert load_config(tree, {"trainer.epochs": 7}).trainer.epochs == 7
     assert tree == yaml.safe_load(BASE)
-    with pytest.raises(ConfigError) as caught:
-        load_config({**tree, "trainer": {"epoch": 3}})
-    assert [(each.code, each.key) for each in caught.value.problems] == [("unknown-key", "trainer.epoch")]
+    [problem] = problems_of(load_config, {**tree, "trainer": {"epoch": 3}})
+    assert (problem.code, problem.key) == ("unknown-key", "trainer.epoch")
