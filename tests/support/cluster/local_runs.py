@@ -23,6 +23,13 @@ def local_config(**changes: Any) -> ExperimentConfig:
     return validate(tree).with_overrides({key.replace("__", "."): value for key, value in changes.items()})
 
 
+def small_config(**changes: Any) -> ExperimentConfig:
+    """The same with 64 samples of eight numbers, two steps in an epoch."""
+    model = {"name": "mlp", "in_features": 8, "num_classes": 4}
+    data = {"name": "synthetic", "shape": [8], "num_classes": 4, "num_samples": 64, "global_batch_size": 32}
+    return local_config(**{"model": model, "data": data, **changes})
+
+
 def enter_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Go to a folder whose MLflow database needs no process of its own to be made, and whose runs draw no picture."""
     monkeypatch.chdir(folder)

@@ -17,18 +17,7 @@ from paceline.storage.address import OUTCOME
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from support.cluster.coordinators import Events, entries_of, no_space
-from support.cluster.local_runs import local_config
-
-SMALL = {
-    "model__in_features": 8,
-    "model__num_classes": 4,
-    "data__shape": [8],
-    "data__num_classes": 4,
-    "data__num_samples": 64,
-    "tracking__price_per_hour": 2.0,
-    "scaling__cpus_per_worker": 1,
-}
-
+from support.cluster.local_runs import small_config
 
 pytestmark = pytest.mark.usefixtures("work")
 
@@ -42,7 +31,7 @@ def die(*given: Any, **named: Any) -> Any:
 
 
 def config(**changes: Any) -> Any:
-    return local_config(**{**SMALL, **changes})
+    return small_config(**{"tracking__price_per_hour": 2.0, "scaling__cpus_per_worker": 1, **changes})
 
 
 def died_after_training(monkeypatch: pytest.MonkeyPatch, at: str = "", **changes: Any) -> RunFolder:

@@ -3,12 +3,11 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paceline import train
-from support.cluster.local_runs import local_config
+from support.cluster.local_runs import small_config
 from support.modes import PRIVATE, SHARED, modes_in
 
 
@@ -20,20 +19,13 @@ def home(work: Path) -> Iterator[Path]:
     os.umask(before)
 
 
-def small_config(**changes: Any) -> Any:
-    """Six steps, with a checkpoint every two."""
-    data = {"name": "synthetic", "shape": [4], "num_classes": 2, "num_samples": 96, "global_batch_size": 16}
-    model = {"name": "mlp", "in_features": 4, "num_classes": 2}
-    return local_config(data=data, model=model, **{"trainer__epochs": 1, "checkpoint__every_n_steps": 2, **changes})
-
-
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_a_run_and_its_extension(home: Path, is_shared: bool) -> None:
     if is_shared:
         (home / "runs").mkdir()
         (home / "runs").chmod(0o2770)
-    run = train(small_config())
-    longer = train(small_config(trainer__epochs=2), extend=True)
+    one, two = (small_config(trainer__epochs=epochs, checkpoint__every_n_steps=1) for epochs in (1, 2))
+    run, longer = train(one), train(two, extend=True)
     assert longer.run_id != run.run_id
     found = modes_in(home / "runs")
     assert found == (SHARED if is_shared else PRIVATE)

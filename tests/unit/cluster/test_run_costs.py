@@ -24,7 +24,7 @@ from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.recorded_run import read_points
 from paceline.tracking.run_record import RunRecord
 from support.cluster.coordinators import NOWHERE
-from support.cluster.local_runs import local_config
+from support.cluster.local_runs import local_config, small_config
 from support.golden import Golden
 
 GOAL = Goal("val/accuracy", 0.9, "max")
@@ -224,12 +224,8 @@ def test_the_parts_of_a_run_add_up_unless_one_is_left_out(
 ) -> None:
     split = Meter.split
     monkeypatch.setattr(Meter, "split", lambda self: {k: v for k, v in split(self).items() if k != left_out})
-    config = local_config(
-        model={"name": "mlp", "in_features": 8},
-        data={"name": "synthetic", "shape": [8], "num_samples": 64, "global_batch_size": 64},
-        trainer__epochs=2,
-        tracking={"target": {"val/loss": 1e6}, "price_per_hour": 3600},
-    )
+    tracking = {"target": {"val/loss": 1e6}, "price_per_hour": 3600}
+    config = small_config(data__global_batch_size=64, trainer__epochs=2, tracking=tracking)
     result: Any = train(config, new=True, listener=SilentListener())
     cost, total = result.cost, sum(SPENT.values())
     assert cost.allocated == cost.price == result.wall_seconds == total

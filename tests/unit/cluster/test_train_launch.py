@@ -25,6 +25,7 @@ from paceline.runs.reopening import load_run
 from paceline.tasks._classification import Classification
 from support.cluster.coordinators import Events, no_space
 from support.cluster.local_runs import local_config as config
+from support.cluster.local_runs import small_config
 from support.configs import problems_of
 from support.golden import Golden
 from support.refusals import refused
@@ -267,9 +268,8 @@ def test_an_error_of_ours_comes_without_a_traceback() -> None:
 
 def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:
     events = Events()
-    offline = config(tracking__uri=f"http://{SERVER}", tracking__offline="allow", trainer__max_steps=2)
-    small = offline.with_overrides({"model.in_features": 8, "data.shape": [8], "data.num_samples": 64})
-    result = train(small, listener=events)
+    offline = small_config(tracking__uri=f"http://{SERVER}", tracking__offline="allow", trainer__max_steps=2)
+    result = train(offline, listener=events)
     assert events.warnings == ["mlflow-offline", "unsent"]
     assert [text.split()[-1] for text in result.warnings] == ["[mlflow-offline]", "[unsent]"]
     assert load_run(result.folder).warnings == result.warnings
