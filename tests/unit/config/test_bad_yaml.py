@@ -83,14 +83,13 @@ def test_a_file_that_cannot_be_read(name: str, code: str, write: Write, golden: 
     golden(str(problem))
 
 
-def test_a_file_that_is_not_utf8(tmp_path: Path) -> None:
-    file = tmp_path / "latin.yaml"
-    file.write_bytes("name: x\nseed: é\n".encode("latin-1"))
+@pytest.mark.parametrize(
+    ("content", "code", "position"),
+    [("name: x\nseed: é\n".encode("latin-1"), "not-utf8", ":2:1"), (b"#" * 1_000_001, "too-large", "")],
+    ids=["latin-1", "large"],
+)
+def test_a_file_that_is_no_text_or_too_large(content: bytes, code: str, position: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content)
     (problem,) = problems_of(load_config, file)
-    assert (problem.code, problem.place) == ("not-utf8", f"{file}:2:1")
-
-
-def test_a_file_that_is_too_large(tmp_path: Path) -> None:
-    file = tmp_path / "large.yaml"
-    file.write_bytes(b"#" * 1_000_001)
-    assert problems_of(load_config, file)[0].code == "too-large"
+    assert (problem.code, problem.place) == (code, f"{file}{position}")

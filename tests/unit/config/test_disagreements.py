@@ -110,25 +110,14 @@ def test_the_largest_micro_batch_is_for_whole_models_on_one_device(strategy: str
         {"parallel__strategy": "fsdp", "optimizer": {"name": "nvlamb"}},
         {"optimizer__lr_scaling": "adascale"},
         {"optimizer__lr_scaling": "adascale", "scaling__num_workers": 1, "trainer__gradient_accumulation_steps": 2},
+        # a metric of a named validation set, one of a mapping of metrics, and any of a custom task
+        *({"metrics": [{"name": "f1"}], "checkpoint__monitor": f"val/{name}"} for name in ("loss", "f1", "clean/f1")),
+        {"metrics": [{"name": "f1"}], "checkpoint__monitor": "val/f1/0"},
+        {"task": {"path": "own_task:Task"}, "checkpoint__monitor": "val/bleu"},
     ],
 )
 def test_what_makes_sense_is_taken(changes: dict[str, Any]) -> None:
     config_of(**{"scaling__num_workers": 4, **changes})
-
-
-@pytest.mark.parametrize("monitor", ["val/loss", "val/f1", "val/clean/f1", "val/f1/0"])
-def test_a_monitored_metric_may_be_of_a_named_set_or_of_a_mapping(monitor: str) -> None:
-    config_of(metrics=[{"name": "f1"}], checkpoint={"monitor": monitor})
-
-
-def test_a_custom_task_may_report_any_metric() -> None:
-    config_of(task={"path": "own_task:Task"}, checkpoint={"monitor": "val/bleu"})
-
-
-def test_the_hint_names_the_metric_that_was_meant() -> None:
-    tree = {**TREE, "metrics": [{"name": "f1"}], "checkpoint": {"monitor": "f1"}}
-    (problem,) = problems_of(validate, tree)
-    assert "did you mean val/f1?" in problem.hint
 
 
 @pytest.mark.parametrize("workers", [2, [1, 2]], ids=str)

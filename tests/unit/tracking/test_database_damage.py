@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -42,10 +42,7 @@ def empty(file: Path) -> None:
     os.truncate(file, 0)
 
 
-DAMAGES = [spoil_the_head, spoil_a_page, cut]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [spoil_the_head, spoil_a_page, cut])
 def test_a_damaged_database_is_named(database: Path, damage: Callable[[Path], None]) -> None:
     assert damaged_text(database) is None
     damage(database)
@@ -69,16 +66,10 @@ def test_a_server_has_to_know_by_itself() -> None:
     assert damage_of("http://127.0.0.1:9", "abc") is None
 
 
-@pytest.fixture
-def writer(database: Path) -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(database)) as opened:
-        opened.execute("BEGIN EXCLUSIVE")
-        yield opened
-
-
-@pytest.mark.usefixtures("writer")
 def test_a_locked_database_is_not_damaged(database: Path) -> None:
-    assert damaged_text(database) is None
+    with closing(sqlite3.connect(database)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        assert damaged_text(database) is None
 
 
 def test_a_large_database_is_not_read_as_a_whole(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
