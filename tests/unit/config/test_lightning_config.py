@@ -12,7 +12,7 @@ from paceline.config.loading import missing_modules
 from support.configs import TREE, problems_of
 
 PATHS = ["paceline.adapters:LightningTask", "paceline.adapters.lightning:LightningTask"]
-RATES = {"space": {"optimizer.lr": [0.1, 0.2]}}
+RATES = {"optimizer.lr": [0.1, 0.2]}
 
 
 def tree_of(own: bool | None = True, path: str = PATHS[0], **sections: Any) -> dict[str, Any]:
@@ -22,20 +22,17 @@ def tree_of(own: bool | None = True, path: str = PATHS[0], **sections: Any) -> d
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("axis", ["optimizer.lr", "optimizer.name", "optimizer"])
 def test_a_sweep_of_the_unused_optimizer_is_refused(axis: str, path: str) -> None:
-    values = {"optimizer.lr": [0.1, 0.2], "optimizer.name": ["sgd", "adamw"], "optimizer": [{"name": "sgd"}]}[axis]
+    values = {**RATES, "optimizer.name": ["sgd", "adamw"], "optimizer": [{"name": "sgd"}]}[axis]
     (problem,) = problems_of(validate, tree_of(path=path, sweep={"space": {axis: values}}))
     assert (problem.code, problem.key) == ("contradiction", f"sweep.space.{axis}")
     assert "model.args.lr" in problem.hint
 
 
-@pytest.mark.parametrize("own", [False, None])
-def test_an_optimizer_that_is_used_is_swept(own: bool | None) -> None:
-    assert validate(tree_of(own, sweep=RATES)).sweep is not None
-
-
-def test_an_axis_may_choose_whose_optimizer_is_used() -> None:
-    space = {**RATES["space"], "task.args.configure_optimizers": [True, False]}
-    assert validate(tree_of(sweep={"space": space})).sweep is not None
+@pytest.mark.parametrize(
+    ("own", "more"), [(False, {}), (None, {}), (True, {"task.args.configure_optimizers": [True, False]})]
+)
+def test_an_optimizer_that_is_or_may_be_used_is_swept(own: bool | None, more: dict[str, Any]) -> None:
+    assert validate(tree_of(own, sweep={"space": {**RATES, **more}})).sweep is not None
 
 
 @pytest.mark.parametrize(
