@@ -188,4 +188,5 @@ def test_the_first_cause_is_reported_in_few_words(golden: Golden) -> None:
     golden(cause_text(silence), "silent")
     golden(cause_text(other), "other")
     golden(cause_text(ValueError("API request failed with error code 401"), f"http://me:{CANARY}@host"), "refused")
+    assert CANARY not in cause_text(ValueError(f"no login at http://me:{CANARY}@host"))
     assert len(cause_text(ValueError("x" * 1000))) == LONGEST
