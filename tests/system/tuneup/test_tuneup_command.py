@@ -13,8 +13,8 @@ import pytest
 
 from paceline import load_config
 from support.cli.command import run_in_process
-from support.forked_process import fork_separate_processes
 from support.runs.command_process import CommandProcess
+from support.tuneup.short_windows import measure_in_short_windows
 
 CODE = """
 import time
@@ -81,9 +81,7 @@ def begun(home: Path, num_workers: int, *overrides: str) -> Iterator[CommandProc
     """The command, begun or resumed."""
     forks = num_workers == 0
     command = CommandProcess(home, {}, forks=forks)
-    prepare = (
-        fork_separate_processes if forks else None
-    )  # that each is new is what `bench/test_fresh_processes.py` shows
+    prepare = measure_in_short_windows if forks else None
     command.give(*COMMAND, f"scaling.num_workers={num_workers}", *overrides, prepare=prepare)
     try:
         yield command
