@@ -91,7 +91,6 @@ FEW_OBJECTS = 100_000
 def _imported_modules_are_no_garbage() -> None:
     """Each training in this process collects garbage: 0.2 s if it looks through all that torch and MLflow hold."""
     if len(gc.get_objects(generation=2)) > FEW_OBJECTS:  # more were imported, or a test has unfrozen them
-        gc.collect()
         gc.freeze()
 
 

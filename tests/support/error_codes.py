@@ -46,7 +46,11 @@ def _is_warning(call: ast.Call) -> bool:
 
 
 def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case other:
+            return ast.unparse(other)
 
 
 def _positions(trees: Iterable[ast.Module]) -> dict[str, int]:

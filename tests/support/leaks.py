@@ -26,6 +26,8 @@ def mark() -> str:
 
 def left_over(token: str) -> list[psutil.Process]:
     """What still runs of all that was started since this process got its mark, once it has had time to end."""
+    if not _started_here(token):
+        return []
     gc.unfreeze()
     gc.collect()  # loader processes end with their loader
     gc.freeze()  # pytest collects several times before it ends

@@ -55,7 +55,7 @@ def test_a_training_is_the_same_for_the_same_seed_and_ends_when_its_time_is_over
 
 def test_throughput_has_windows_of_each_config() -> None:
     small, large = CONFIG, CONFIG.with_overrides({"data.global_batch_size": 24})
-    found = done(THROUGHPUT, small, large, windows=3, window_seconds=0.05).values
+    found = done(THROUGHPUT, small, large, windows=3, window_seconds=0.02).values
     assert [len(each) for each in found["seconds_per_sample"]] == [3, 3]
     assert min(min(each) for each in found["seconds_per_sample"]) > 0
     assert min(found["steps"]) >= 1

@@ -19,14 +19,16 @@ LONG = 3600.0
 
 
 class Stubborn(PointsTask):
-    """Hangs, whatever is raised in it."""
+    """Hangs, and ignores what is raised in it twice."""
+
+    ignored = 0
 
     def forward(self, batch: Any) -> Any:
-        for _ in range(2):
+        while Stubborn.ignored < 2:
             try:
                 time.sleep(LONG)
             except BaseException:
-                continue
+                Stubborn.ignored += 1
         return super().forward(batch)
 
 

@@ -97,7 +97,7 @@ def test_in_turn_only_one_of_the_two_is_built_at_a_time(
     monkeypatch.setattr(Counted, "most", 0)
     config = toy_config(model__path=net_with_dropout_and_norm, trainer__precision="32-true")
     technique = config.with_overrides({"trainer.remove_redundant_bias": True})  # it warns
-    rules = BenchmarkRules(0.05, 2, 2, in_turn=in_turn, is_technique_first=is_technique_first)
+    rules = BenchmarkRules(0.02, 2, 2, in_turn=in_turn, is_technique_first=is_technique_first)
     found = paired_benchmark(config, technique, rules, DistContext.current())
     assert (len(found.pairs), len(found.warnings), Counted.most, Counted.alive) == (2, 1, most, 0)
     of_baseline, of_technique = (min(seconds) for seconds in zip(*found.pairs, strict=True))
