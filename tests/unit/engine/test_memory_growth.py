@@ -43,7 +43,6 @@ class Watched(Classification):
 @pytest.fixture(scope="module", autouse=True)
 def _small_heap() -> None:
     """Leave out what was there before, which each look would walk through."""
-    gc.collect()
     gc.freeze()
 
 

@@ -30,7 +30,6 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module", autouse=True)
 def _small_heap() -> None:
     """Each `ProcessState` collects garbage: leave out what is there before, which takes it half a second."""
-    gc.collect()
     gc.freeze()
 
 

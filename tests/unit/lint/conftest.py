@@ -10,7 +10,6 @@ import pytest
 def real_unfreeze() -> Iterator[Callable[[], None]]:
     """Leave out what was there before. What lint calls to look at that too does nothing, unless it is put back."""
     unfreeze = gc.unfreeze
-    gc.collect()
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gc, "unfreeze", lambda: None)

@@ -16,6 +16,11 @@ from support.tuneup.clocked_training import check_turns, timed_benchmark
 RULES = BenchmarkRules(window_seconds=0.1, min_pairs=1, max_pairs=1)
 
 
+@pytest.fixture(autouse=True)
+def _short_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.bench.stepper.CALIBRATION_SECONDS", 0.01)
+
+
 def stepper(**overrides: Any) -> Any:
     config = toy_config(model__path=net_with_dropout_and_norm, trainer__precision="32-true", **overrides)
     return closing(Stepper(config, DistContext.current()))
