@@ -53,7 +53,7 @@ def config(home: Path, name: str, pause: float, **section: Any) -> Any:
 def coordinators() -> list[psutil.Process]:
     """The processes of coordinators of sweeps on the Ray of these tests."""
     own = psutil.Process().children(recursive=True)
-    return [process for process in own if process.is_running() and title_of(process) == PROCESS]
+    return [process for process in own if process.is_running() and title_of(process).startswith(PROCESS)]
 
 
 def title_of(process: psutil.Process) -> str:
