@@ -273,7 +273,7 @@ def _print_sync(report: Any) -> None:
     counts = {
         "complete": sum(record.state == "complete" for record in report.records),
         "left": sum(record.state == "left" for record in report.records),
-        "going on": sum(record.state == "going on" for record in report.records),
+        "in progress": sum(record.state == "in progress" for record in report.records),
         "copies": sum(record.state == "copy" for record in report.records),
     }
     parts = [f"{count} {state}" for state, count in counts.items() if count or state == "complete"]

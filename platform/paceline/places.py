@@ -30,11 +30,11 @@ def place_of(text: str | Path) -> Path:
     try:
         place = Path(text).expanduser()
     except RuntimeError as error:
-        raise EnvironmentFault(f"{str(text)!r} is no place: {error}; write the whole path", "bad-path") from None
+        raise EnvironmentFault(f"{str(text)!r} is not a path: {error}; write the whole path", "bad-path") from None
     try:
         place = place.absolute()
     except OSError as error:
-        reason = f"the working folder cannot be told ({error.strerror}): it was removed, or moved"
+        reason = f"the working folder cannot be determined ({error.strerror}): it was removed, or moved"
         raise EnvironmentFault(f"{reason}; change to a folder that is there", "no-working-folder") from None
     try:
         place.lstat()

@@ -8,34 +8,12 @@ from support.doc_pages import PAGES, ROOT
 from support.language import findings
 
 PACKAGE = ROOT / "platform" / "paceline"
-TO_DO = Path(__file__).with_name("language_to_do.txt")
-"""Modules that still have banned phrases. A clean one must be removed: the list only shrinks."""
-CLEAN_ROOMS = (
-    *("config", "engine", "cli", "models", "data", "tasks", "metrics", "optimizers", "lr_schedulers"),
-    *("callbacks", "adapters", "sweeps"),
-)
-"""Rooms that stay clean."""
 FILES = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.py")), *sorted(PACKAGE.rglob("*.py"))]
 
 
-def to_do() -> list[str]:
-    """Return the names in the list, relative to the package."""
-    return TO_DO.read_text().split()
-
-
-def test_no_file_has_a_banned_phrase_but_those_of_the_list() -> None:
-    listed = {PACKAGE / name for name in to_do()}
-    found = {str(file.relative_to(ROOT)): findings(file) for file in FILES if file not in listed}
+def test_no_file_has_a_banned_phrase() -> None:
+    found = {str(file.relative_to(ROOT)): findings(file) for file in FILES}
     assert {file: each for file, each in found.items() if each} == {}
-
-
-def test_every_file_of_the_list_still_has_one() -> None:
-    assert [name for name in to_do() if not (PACKAGE / name).is_file() or not findings(PACKAGE / name)] == []
-    assert to_do() == sorted(set(to_do()))
-
-
-def test_the_list_has_no_file_of_a_clean_room() -> None:
-    assert [name for name in to_do() if name.split("/")[0] in CLEAN_ROOMS] == []
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class LintApart:
         return [Finding(**each) for each in self._process.answer(self._timeout_seconds + LEAVE_SECONDS)]
 
     def findings_at_best(self) -> list[Finding]:
-        """The same, but nothing where the model cannot be looked at: whoever trains it will be told why."""
+        """Return the same, or nothing where the model cannot be examined: its training reports why."""
         try:
             return self.findings()
         except TookTooLong as fault:

@@ -57,7 +57,7 @@ def examine(config: ExperimentConfig) -> Subject:
 def _batches(config: ExperimentConfig) -> tuple[Batches | None, Obstacle | None]:
     try:
         return build_batches(config), None
-    except Exception as error:  # the user's own code, or files that only the cluster has
+    except Exception as error:  # of user code, or of files that only the cluster has
         return None, _obstacle("data", "the data cannot be loaded here", error)
 
 

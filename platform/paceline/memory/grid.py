@@ -23,7 +23,7 @@ Overrides = dict[str, Any]
 def grid_of(config: ExperimentConfig) -> dict[str, Overrides]:
     """Overrides that keep the global batch and make a valid config, by the config that they make, as JSON: none twice.
 
-    The config's own precision comes first, then what is computed the least often, then the largest micro batch.
+    The config's own precision comes first, then the least recomputation, then the largest micro batch.
     """
     precisions = dict.fromkeys((config.trainer.precision, *PRECISIONS))
     modes = dict.fromkeys((*CHECKPOINTINGS, config.trainer.activation_checkpointing))

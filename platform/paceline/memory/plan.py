@@ -197,7 +197,7 @@ def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
 
 
 def _own(config: ExperimentConfig) -> Overrides:
-    """With `micro_batch_size: max`, a worker's whole share: the most that it can come to."""
+    """With `micro_batch_size: max`, a worker's whole share: the largest size that it can have."""
     sizes = largest_sizes(config)
     if isinstance(sizes, OpenBatchSizes):
         return {MICRO: sizes.global_batch_size // sizes.world_size}

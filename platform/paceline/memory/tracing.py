@@ -58,7 +58,7 @@ class Step:
     exchanges: bool = False
     """Whether there are other ranks that gradients are exchanged with, by DDP."""
     ahead: bool = False
-    """Whether the next batch comes to the device while one is computed."""
+    """True if the next batch is copied to the device during a step."""
 
 
 @dataclass

@@ -14,7 +14,7 @@ from paceline.profiling.parts import COMMUNICATION, DATA, LOGGING, TRANSFER, Ste
 SLEEPY_LOADERS_PER_CORE = 4
 """Loader processes that mostly wait for a disk or a network may be more than the cores."""
 LEFT = 0.1
-"""Share of a step that the overhead may still have once it is mended."""
+"""Share of a step that the overhead may still have after the fix."""
 MOST_TIMES = 32
 """A batch is made at most so many times as large at once."""
 STEPS_LEFT = 4
@@ -150,7 +150,7 @@ def _logging(split: StepSplit, config: ExperimentConfig, larger: StepSplit | Non
     every = config.trainer.log_every_n_steps
     rarer = every * RARER if every >= LOG_EVERY else LOG_EVERY
     fixes = {
-        LOGGING: Fix({"trainer.log_every_n_steps": rarer}, f"metrics are read and told every {rarer} steps"),
+        LOGGING: Fix({"trainer.log_every_n_steps": rarer}, f"metrics are read and reported every {rarer} steps"),
         "evaluation": _rarer_evaluation(config),
         "checkpoints": _rarer_checkpoints(config),
     }

@@ -35,7 +35,7 @@ NOT_KNOWN = -1.0
 
 
 def split_steps(trainer: Trainer, steps: int, warm_up: int) -> StepSplit:
-    """Run some optimizer steps and measure the parts of each. What is computed stays the same. Every rank must call it.
+    """Run some optimizer steps and measure the parts of each. The numerics stay the same. Every rank must call it.
 
     Logs, evaluations and checkpoints come when the config has them come, and go to the trainer's reporter. The
     trainer is then at a later step, its plan has no end, and its loaders are closed.

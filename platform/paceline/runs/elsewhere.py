@@ -31,5 +31,5 @@ def _line(count: int, word: str, address: str) -> str:
 def _record(folder: Path) -> RunRecord | None:
     try:
         return RunRecord.load(folder)
-    except (OSError, ValueError, TypeError, KeyError):  # none, or damaged: `sync` tells of it
+    except (OSError, ValueError, TypeError, KeyError):  # none, or damaged: `sync` reports it
         return None

@@ -272,7 +272,7 @@ def _config_text(config: ExperimentConfig) -> tuple[str, bool]:
     hidden = without_secrets(tree)
     try:
         return dump_yaml(validate(with_absent_objects(hidden))), hidden == tree
-    except ConfigError:  # what is hidden was no free text
+    except ConfigError:  # what is hidden was not free text
         return redact(dump_yaml(shareable(config))), False
 
 

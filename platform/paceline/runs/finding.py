@@ -51,7 +51,7 @@ class FoundRun:
 
     @property
     def sweep(self) -> Path | None:
-        """The folder of a trial's sweep; None for what is no trial."""
+        """The folder of a trial's sweep; None unless it is a trial."""
         return self.folder.parent.parent if self.kind == "trial" else None
 
     @property

@@ -117,7 +117,7 @@ class Owner:
         return self._gone()
 
     def note(self, ending: Ending) -> str | None:
-        """Markdown for the page of a sweep's own run: what its trials came to; None for the summary of its points."""
+        """Markdown for the page of a sweep's own run: the results of its trials; None for the summary of its points."""
         if self.kind != "sweep":
             return None
         from paceline.sweeps.planning.planned_trials import section_of

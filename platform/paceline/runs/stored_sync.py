@@ -35,7 +35,7 @@ def sync_address(text: str, uri: str | None = None, tell: Tell = unheard) -> Syn
         text: address of a run, of the runs of a name, or of a whole storage.
 
     Raises:
-        ConfigError: it is no address that can be used.
+        ConfigError: the address cannot be used.
         EnvironmentFault: the store cannot be used, or there is no run.
     """
     records: list[Synced] = []
@@ -64,7 +64,7 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
     try:
         lease.take(tell)
     except EnvironmentFault as fault:
-        yield SyncReport((Synced("", "going on", reason=fault.message),))
+        yield SyncReport((Synced("", "in progress", reason=fault.message),))
         return
     keeper: RunKeeper | None = None
     try:

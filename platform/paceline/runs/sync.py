@@ -1,4 +1,4 @@
-"""`paceline sync`: sends to MLflow what runs could not send while they went on.
+"""`paceline sync`: sends to MLflow what runs could not send while they were in progress.
 
 records under a folder  ->  name by name, unless somebody works on it  ->  sweeps, then their trials  ->  a line each
 """
@@ -48,7 +48,7 @@ class Synced:
     folder: str
     """Of the run, the sweep or the trial."""
     state: str
-    """`complete`: MLflow has all of it; `left`: it has not; `going on`: its own process sends it, or another sync;
+    """`complete`: MLflow has all of it; `left`: it has not; `in progress`: its own process sends it, or another sync;
     `copy`: the run's own folder is another one."""
     sent: int = 0
     """Entries that were sent: points, tags, files and the status."""
@@ -85,7 +85,7 @@ class SyncReport:
             "records": [asdict(record) for record in self.records],
             "sent": sum(record.sent for record in self.records),
             "left": sum(record.state == "left" for record in self.records),
-            "going_on": sum(record.state == "going on" for record in self.records),
+            "in_progress": sum(record.state == "in progress" for record in self.records),
             "copies": sum(record.state == "copy" for record in self.records),
             "silent": list(self.silent),
             "damaged": list(self.damaged),
@@ -109,8 +109,8 @@ def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str]
     """Send what is left of all runs, sweeps and trials whose records lie in a folder or below it.
 
     Metrics that only the newest checkpoint has are recorded first: what records them was away when training ended. A
-    record that its process did not live to close is closed: as its trial ended, or else as killed. Runs that are going
-    on are left alone. What MLflow has already is not sent again, unless it has lost it.
+    record that its process did not live to close is closed: as its trial ended, or else as killed. Runs in progress
+    are left alone. What MLflow has already is not sent again, unless it has lost it.
 
     Args:
         folder: of a run, of a sweep, of a trial, or a whole storage.
@@ -232,7 +232,7 @@ def _sync_all(found: list[_Found], nobody: bool, progress: SyncProgress) -> list
             synced[each.tracking] = Synced(each.folder, "left", 0, None, damaged(error))
             continue
         if is_left_alone:
-            synced[each.tracking] = Synced(each.folder, "going on", 0, None, "it is in progress, and sends this itself")
+            synced[each.tracking] = Synced(each.folder, "in progress", 0, None, "it is in progress, and sends this itself")
         else:
             ready.append(each)
     with ThreadPoolExecutor(AT_ONCE, "sync") as threads:
@@ -260,7 +260,7 @@ def _sync_one(found: _Found, missing: set[str], progress: SyncProgress) -> Synce
 
 
 def _sent_by_another(found: _Found) -> Synced:
-    return Synced(found.folder, "going on", 0, None, "another sync sends this")
+    return Synced(found.folder, "in progress", 0, None, "another sync sends this")
 
 
 def _send(found: _Found, missing: set[str]) -> Synced:

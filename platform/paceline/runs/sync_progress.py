@@ -1,4 +1,4 @@
-"""Tells how far `sync` is, so that a wait is none without a sign."""
+"""Reports the progress of `sync`."""
 
 import threading
 import time
@@ -10,15 +10,15 @@ EVERY_SECONDS = 5.0
 
 
 def unheard(text: str) -> None:
-    """Takes what nobody wants to be told."""
+    """Drop a text of progress."""
 
 
 class SyncProgress:
-    """Counts the records that have been sent, and tells of it while that continues.
+    """Count the records that have been sent, and report that while sending continues.
 
     Args:
         records: how many there are to be sent.
-        patience_seconds: how long each waits for MLflow when nothing gets on.
+        patience_seconds: how long each waits for MLflow without progress.
     """
 
     def __init__(self, records: int, patience_seconds: float, tell: Callable[[str], object] = unheard) -> None:

@@ -133,7 +133,7 @@ def test_a_run_in_progress_is_left_alone_and_only_the_newest_of_a_name_can_be_re
     with nobody_works_on(storage / "mnist") as nobody:  # as a command does that trains
         assert nobody
         report = sync_folder(storage)
-    assert states(report) == {OLDER: "complete", NEWER: "going on"}
+    assert states(report) == {OLDER: "complete", NEWER: "in progress"}
     assert report.is_complete
     assert not has_ended(folder / "tracking")
     assert set(mlflow_runs(uri_of(database))) == {OLDER}
@@ -273,7 +273,7 @@ def test_the_command_answers_1_when_something_is_left(
     assert any(line.startswith(f"runs/mnist/{NEWER}") and page in line for line in lines)
     assert command(["sync", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert (told["sent"], told["left"], told["going_on"]) == (0, 1, 0)
+    assert (told["sent"], told["left"], told["in_progress"]) == (0, 1, 0)
 
 
 def test_trials_wait_for_their_sweep(storage: Path, database: Path) -> None:

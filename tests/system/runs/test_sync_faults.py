@@ -47,7 +47,7 @@ def test_of_two_at_once_one_sends_an_ended_run(
     monkeypatch.setattr(syncing, "sync", meanwhile)
     assert states(sync_folder(storage)) == {NEWER: "complete"}
     ((other,),) = [report.records for report in reports]
-    assert (other.state, other.sent, reports[0].is_complete) == ("going on", 0, True)
+    assert (other.state, other.sent, reports[0].is_complete) == ("in progress", 0, True)
     (run,) = mlflow_runs(uri_of(database)).values()
     assert steps_of(uri_of(database), run) == STEPS
 

@@ -14,7 +14,7 @@ _SHOWN = 3
 
 
 def not_registered(subject: Subject) -> Iterator[Fault]:
-    """Modules and parameters in plain lists, tuples or mappings, and leaves that are no parameters."""
+    """Modules and parameters in plain lists, tuples or mappings, and leaf tensors that are not parameters."""
     known = {id(parameter) for parameter in subject.task.parameters()}
     for _, module in subject.modules(nn.Module):
         for name, value in _own_attributes(module):

@@ -42,7 +42,7 @@ def vocabulary_not_multiple_of_64(subject: Subject) -> Iterator[Fault]:
         size = layer.weight.shape[0]
         if size >= LARGE_VOCABULARY and size % VOCABULARY_UNIT:
             better = _up(size, VOCABULARY_UNIT)
-            reason = f"its {size:,} classes or tokens are no multiple of {VOCABULARY_UNIT}, which is slow"
+            reason = f"its {size:,} classes or tokens are not a multiple of {VOCABULARY_UNIT}, which is slow"
             yield Fault(name, reason, f"pad them to {better:,}")
             return
 
