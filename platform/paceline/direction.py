@@ -1,4 +1,4 @@
-"""Which way a metric is better, as far as its name tells."""
+"""Direction in which a metric is better, derived from its name."""
 
 from typing import Literal
 
@@ -9,5 +9,5 @@ LOWER_IS_BETTER = ("loss", "error", "perplexity", "seconds", "bytes", "joules", 
 
 
 def default_mode(metric: str) -> Direction:
-    """Whether a metric is better when it is small or large, going by its name."""
+    """Return the direction in which a metric is better, derived from its name: `min` or `max`."""
     return "min" if any(word in metric.lower() for word in LOWER_IS_BETTER) else "max"

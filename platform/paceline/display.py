@@ -1,5 +1,4 @@
-"""Progress of a run: a live bar on a terminal, plain lines elsewhere. On the command line all of it goes to
-stderr."""
+"""Progress of a run: a live bar on a terminal, plain lines elsewhere. The command line writes all of it to stderr."""
 
 import json
 import sys
@@ -79,7 +78,7 @@ def open_display(title: str, quiet: bool = False, verbose: bool = False) -> Iter
 
 @contextmanager
 def watched(title: str) -> Iterator[Listener]:
-    """What a run from Python shows: a live bar on a terminal, lines in a notebook's cell, only warnings elsewhere."""
+    """Watch a run from Python: a live bar on a terminal, lines in a notebook's cell, only warnings elsewhere."""
     if Console().is_jupyter:
         # rich's bar would need ipywidgets, and stderr is red there; by file, since Ray's part redirects stdout
         yield PlainListener(Console(file=sys.stdout, force_jupyter=False, highlight=False))
@@ -184,7 +183,7 @@ class Waiting:
 
     text: str
     since: float
-    """Of the clock `monotonic`."""
+    """Start of the activity, in seconds of `time.monotonic`."""
     before: str = ""
     hint: str = ""
 
@@ -228,7 +227,7 @@ def event_text(kind: str, details: Mapping[str, Any]) -> str:
 
 
 def print_checks(checks: Sequence[Any], as_json: bool) -> int:
-    """Print what `doctor` found; the exit code says whether something is broken."""
+    """Print the results of `doctor`; return a nonzero exit code if a check has failed."""
     from dataclasses import asdict
 
     if as_json:
@@ -249,7 +248,7 @@ def print_checks(checks: Sequence[Any], as_json: bool) -> int:
 
 
 def print_sync(report: Any, as_json: bool) -> int:
-    """Print what became of each record that `sync` has found; the exit code says whether something is left."""
+    """Print the result of each record that `sync` found; return exit code 0 if nothing is left to send."""
     if as_json:
         print(json.dumps(report.to_json()))
     else:

@@ -1,4 +1,4 @@
-"""Looks at what a run needs from its environment, and says what is missing and how to get it."""
+"""Checks of the environment of a run, each with a hint if something is missing."""
 
 import os
 import shutil
@@ -27,11 +27,11 @@ CONNECT_SECONDS = 2.0
 def diagnose(
     address: str | None = None, uri: str | None = None, storage: str | Path | None = None
 ) -> list[DoctorCheck]:
-    """Look at versions, hardware, Ray, MLflow and disk. Starts nothing, changes nothing, takes seconds.
+    """Check versions, hardware, Ray, MLflow and disk. Starts nothing, changes nothing, takes seconds.
 
     Args:
-        address: a Ray cluster to look at; by default the one that RAY_ADDRESS or Ray's own file names.
-        uri: MLflow's address, see `tracking.store.tracking_uri`; without one it is not looked at.
+        address: a Ray cluster to check; by default the one that RAY_ADDRESS or Ray's own file names.
+        uri: MLflow's address, see `tracking.store.tracking_uri`; None skips the check of MLflow.
         storage: the folder or the object store for runs; by default `./runs`.
     """
     checks: list[Callable[[], DoctorCheck]] = [
@@ -94,7 +94,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _bytecode() -> DoctorCheck:
-    """Whether each process has to compile all modules again, which doubles the seconds that it takes to start."""
+    """Check whether each process has to compile all modules again, which doubles its start time."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None or Path(cache_from_source(spec.origin)).exists():
         return DoctorCheck("bytecode", True, "packages are compiled")

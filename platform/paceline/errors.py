@@ -64,7 +64,7 @@ class Problem:
     code: str
     """Stable identifier of the kind of problem, such as `unknown-key`."""
     reason: str
-    """What is wrong, in a sentence."""
+    """Description of the problem, in one sentence."""
     key: str = ""
     """Dotted key that the problem is about, such as `trainer.precision`; empty for the file as a whole."""
     place: str = ""

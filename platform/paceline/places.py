@@ -12,20 +12,20 @@ ADDRESS_VARIABLE = "PACELINE_ADDRESS"
 
 
 def default_storage() -> str | None:
-    """Return what the environment sets for `storage.path`; None: `runs` in the working folder."""
+    """Return the value that the environment sets for `storage.path`; None selects `runs` in the working folder."""
     return os.environ.get(STORAGE_VARIABLE, "").strip() or None
 
 
 def default_address() -> str | None:
-    """Return the Ray cluster that the environment sets; None: a private Ray."""
+    """Return the address of the Ray cluster that the environment sets; None selects a private Ray."""
     return os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
 def place_of(text: str | Path) -> Path:
-    """What is meant by the name of a file or a folder, absolute, with `~` replaced. Nothing has to be there yet.
+    """Return the absolute path of a file or a folder, with `~` expanded. The path does not have to exist.
 
     Raises:
-        EnvironmentFault: the system refuses the name, `~user` is nobody, or the working folder was removed.
+        EnvironmentFault: the system refuses the name, `~user` does not exist, or the working folder was removed.
     """
     try:
         place = Path(text).expanduser()

@@ -1,8 +1,9 @@
-"""Takes secrets out of what is shown, logged or stored. Runs wherever text leaves the process.
+"""Removes secrets from text that is shown, logged or stored. Runs wherever text leaves the process.
 
-A secret is known by its key (`password: ...`), by its shape (`ghp_...`), or by its value, see `secret_values`: those
-of the environment's variables with a telling name, and those that the config or the command has under a telling key.
-A key such as `token` is doubtful: what reads as a name there (`pad_token: "<|endoftext|>"`) is left.
+A secret is recognised by its key (`password: ...`), by its shape (`ghp_...`), or by its value. Known values are those
+of environment variables with names such as `API_KEY`, and those that the config or the command has under such a key:
+see `secret_values`. A key such as `token` is doubtful: a value that reads as a name (`pad_token: "<|endoftext|>"`) is
+kept.
 """
 
 import re
@@ -30,7 +31,7 @@ _BEGINNINGS = (
     *(f"{word}{sign}key" for word in ("api", "access", "private", "account") for sign in ("", "_", "-", " ")),
     *("sig=", "signature="),
 )
-"""How what the next patterns find begins, in lower case: to look for these is many times as fast."""
+"""Lower-case beginnings of all matches of the next patterns. Searching for these first is many times faster."""
 # In quotes up to their end, or up to the line's where they were cut; without quotes, up to the first blank.
 _IN_QUOTES = r"(?:(?!(?P=quote))(?:\\.|[^\n\\])){8,500}(?=(?P=quote))|(?![\"'\s])[^\n\"']{8,500}$"
 # On one line: the next line of a YAML file is another key.
@@ -62,7 +63,7 @@ _KEY_BLOCK = re.compile(
 
 
 def _shape(prefix: str, rest: str, inside: str = "A-Za-z0-9") -> re.Pattern[str]:
-    """What begins so, not in the middle of a word of such characters."""
+    """Compile a pattern for secrets that start with `prefix`, unless a character of the class `inside` precedes it."""
     return re.compile(rf"{prefix}(?<![{inside}]{prefix}){rest}")
 
 
@@ -85,7 +86,8 @@ _KEYS_ALONE = (
     r"(?:passwords|passphrases|secrets|(?:api|access|private)[ _-]?keys|"
     r"(?:encryption|signing|ssh|master|auth|license)[ _-]?key)"
 )
-"""What is telling as a config's key, but too common in other texts. `tokens` is not: models have lists of them."""
+"""Keys that mark a secret in a config, but are too common in other texts. `tokens` is left out: models have lists of
+them."""
 _DOUBTFUL_KEY = rf"(?:{DOUBTFUL_WORDS}|pass|auth|storage[ _-]?key)"
 _SECRET_KEY = re.compile(
     rf"(?i)(?:^|[._-]|(?-i:(?<=[a-z0-9])(?=[A-Z])))(?:(?P<doubtful>{_DOUBTFUL_KEY})|{WORDS}|{_KEYS_ALONE})$"
@@ -103,7 +105,7 @@ def redact(text: str) -> str:
 
 
 def redact_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Hide the values whose key says that they are secret, and secrets within the other texts."""
+    """Hide the values of keys such as `api_key`, and the secrets within the other texts."""
     return {
         key: value if not isinstance(value, str) else HIDDEN if _is_secret(key, value) else redact(value)
         for key, value in values.items()
@@ -111,7 +113,7 @@ def redact_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def redact_tree(value: Any, key: str = "") -> Any:
-    """The same for JSON values of any depth, keys of mappings included. Below a telling key all is secret."""
+    """Redact JSON values of any depth, the keys of mappings included. Below a key such as `secret`, all is hidden."""
     if isinstance(value, Mapping):
         return {redact(str(name)): redact_tree(inner, _key_below(key, str(name))) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -120,7 +122,7 @@ def redact_tree(value: Any, key: str = "") -> Any:
 
 
 def redact_bytes(data: bytes) -> bytes:
-    """A file as it may be stored: a text without secrets, anything else as it is."""
+    """Return a file's bytes for storage: a text without its secrets, binary data unchanged."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -130,7 +132,7 @@ def redact_bytes(data: bytes) -> bytes:
 
 
 def redact_arguments(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command: also without what follows an option such as `--api-key`, or its `=`."""
+    """Redact the arguments of a command, the values of options such as `--api-key` included."""
     secret = set(_secret_places(arguments))
     return [
         redact(argument) if place not in secret else f"{_assigned_name(argument)}{HIDDEN}"
@@ -144,7 +146,7 @@ def learn(values: Iterable[str]) -> None:
 
 
 def without_credentials(uri: str) -> str:
-    """The address without user name, password and tokens, as it may be stored."""
+    """Return an address without user name, password and tokens, as it may be stored."""
     bare = URL_USER.sub(r"\g<1>", uri)
     if bare.lower().startswith(("http:", "https:")):
         return re.split("[?#]", bare, maxsplit=1)[0]  # a server's address needs no query: what is there is a token
@@ -154,7 +156,7 @@ def without_credentials(uri: str) -> str:
 
 
 def names_in(value: Any, key: str = "") -> Iterator[str]:
-    """Yield what a tree shows: its keys, and its texts that are not secret."""
+    """Yield the keys of a tree, and its texts that are not secret."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield str(name)
@@ -167,7 +169,7 @@ def names_in(value: Any, key: str = "") -> Iterator[str]:
 
 
 def secrets_in(value: Any, key: str = "") -> Iterator[str]:
-    """The values that a tree holds under keys such as `api_key`, and the passwords of its addresses."""
+    """Yield the values that a tree holds under keys such as `api_key`, and the passwords of its addresses."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from secrets_in(inner, _key_below(key, str(name)))
@@ -181,7 +183,7 @@ def secrets_in(value: Any, key: str = "") -> Iterator[str]:
 
 
 def secrets_among(arguments: Sequence[str]) -> Iterator[str]:
-    """The secrets among the arguments of a command."""
+    """Yield the secrets among the arguments of a command."""
     for place in _secret_places(arguments):
         yield arguments[place].removeprefix(_assigned_name(arguments[place]))
     for argument in arguments:
@@ -194,7 +196,7 @@ def _is_secret(key: str, value: str) -> bool:
 
 
 def _secret_places(arguments: Sequence[str]) -> Iterator[int]:
-    """Which arguments are secret, or have one behind a `=`."""
+    """Yield the indices of arguments that are secrets, or that contain one after a `=`."""
     for place, argument in enumerate(arguments):
         option = arguments[place - 1] if place else ""
         is_value = option.startswith("-") and "=" not in option and not argument.startswith("--")
@@ -203,13 +205,13 @@ def _secret_places(arguments: Sequence[str]) -> Iterator[int]:
 
 
 def _assigned_name(argument: str) -> str:
-    """`--api-key=` and the like: what stands before an argument's secret."""
+    """Return the part of an argument before its secret, such as `--api-key=`; empty if it has no secret."""
     key, sign, value = argument.partition("=")
     return key + sign if sign and _is_secret(key, value) else ""
 
 
 def _key_below(key: str, name: str) -> str:
-    """The key that says more of a value: that of the mapping which it is in, or its own."""
+    """Return the key that decides whether a value is secret: that of the mapping that contains it, or its own."""
     own, above = _SECRET_KEY.search(name), _SECRET_KEY.search(key)
     return name if above is None or (above["doubtful"] and own is not None) else key
 
@@ -225,7 +227,7 @@ def _without_values(text: str) -> str:
 
 
 def _without_assigned(text: str) -> str:
-    """Without what stands behind a telling word."""
+    """Hide the values that follow words such as `password`."""
     kept, end = [], 0
     for start in _beginnings(text):
         if start < end:
@@ -238,7 +240,7 @@ def _without_assigned(text: str) -> str:
 
 
 def _assigned_at(text: str, start: int) -> re.Match[str] | None:
-    """What is to be hidden behind a word that begins there: what stands before it is a group."""
+    """Match the word at `start` and the secret after it; None without one. Group 1 is the text before the secret."""
     found = _HEADER.match(text, start) if text[start] in "aAbB" else None
     found = found or _ASSIGNED.match(text, start)
     if found and _DOUBTFUL.match(text, start) and _is_name_or_code(text[found.end(1) : found.end()]):
@@ -256,7 +258,7 @@ def _is_name_or_code(value: str) -> bool:
 
 
 def _is_in_query(text: str, start: int) -> bool:
-    """Whether a word is the end of a key in an address's query."""
+    """Return True if the word at `start` belongs to the key of a URL's query parameter."""
     earliest = max(0, start - _KEY_LENGTH)
     mark = max(text.rfind("?", earliest, start), text.rfind("&", earliest, start))
     return mark >= 0 and _KEY_PART.fullmatch(text, mark + 1, start) is not None

@@ -1,8 +1,8 @@
-"""Which values are secrets: those of variables with a telling name, of addresses, and those of configs and commands.
+"""Values to hide: those of environment variables such as `API_KEY`, and secrets in addresses, configs and commands.
 
-A value is searched for in every text, metric names included, so it must not be an ordinary word. Some keys say for
-certain that their value is a secret (`password`, `api_key`), others are doubtful: a model has a `pad_token` as well.
-Below a doubtful key, a value that reads as a name is not a secret.
+A value is searched for in every text, metric names included, so it must not be an ordinary word. Some keys always have
+secret values (`password`, `api_key`). Others are doubtful: a model also has a `pad_token`. Below a doubtful key, a
+value that reads as a name is not a secret.
 """
 
 import json
@@ -17,12 +17,12 @@ from urllib.parse import quote, quote_plus, unquote
 SHORTEST = 8
 """Characters of the shortest value that is taken for a secret: `pad_token: <pad>` is not one."""
 DOUBTFUL_WORDS = r"(?:token|pwd)"
-"""What the name of a secret may end with, and other names too."""
+"""Words that end the names of secrets, but other names as well."""
 WORDS = (
     rf"(?:password|passwd|passphrase|secret|(?:api|access|secret|private|account)[ _-]?key|credentials?|authorization|"
     rf"{DOUBTFUL_WORDS})"
 )
-"""What the name of a secret ends with."""
+"""Words that end the name of a secret."""
 IN_QUERY = rf"(?:{WORDS}|sig|signature)"
 """The same in an address's query: signed addresses have their signature there."""
 # No search that fails may be long: on a long word, it would take the square of its length.
@@ -30,8 +30,9 @@ _REST = r"(?:(?!://)(?:\\.|[^\s\"\\]))*@"
 URL_USER = re.compile(
     rf"(://)(?:(?<!http://)(?<!https://)[^/\s:@\[]*:{_REST}|[^/\s]*@|[^/\s:@\[]*:(?!\d{{1,5}}[/?#]){_REST})"
 )
-"""What stands before an address's host. A password may have slashes, and so may the path behind a port have an `@`:
-a web address with a number there is taken for the latter, and what no host can have for the former."""
+"""Matches `://` and the user information before an address's host. A password may contain slashes, and the path after a
+port may contain an `@`. In a web address, a number before the slash is read as a port, and text that a host cannot
+contain as a password."""
 URL_QUERY = re.compile(rf"(?i)[?&][\w.-]*{IN_QUERY}=[^&\s'\"]+")
 _CERTAIN_NAME = re.compile(
     r"(?i)PASSWORD|PASSWD|PASSPHRASE|_(?:PWD|PASS)(?:_|$)|SECRET|(?:API|ACCESS|PRIVATE)_?KEY|CREDENTIAL"
@@ -47,23 +48,23 @@ _NAME = re.compile(
 )
 _LONGEST_NAME = 200
 _PATH = re.compile(r"(?i)[/~.]|[a-z]:\\")
-"""How paths begin; secrets may begin so as well."""
+"""Matches the beginning of a path; a secret may begin in the same way."""
 _PATHS_NAME = re.compile(r"(?i)(?:FILE|PATH|DIR|DIRECTORY|FOLDER|HOME|ROOT|SOCK|CREDENTIALS?)S?$")
 _ESCAPED_IN_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~])")
 
 
 class Known(NamedTuple):
-    """What is to be hidden wherever it stands."""
+    """Secrets to hide in all texts."""
 
     texts: tuple[str, ...] = ()
-    """The longest first."""
+    """Secrets in each way of writing them, the longest first."""
     folded: tuple[re.Pattern[str], ...] = ()
-    """Those with blanks, at which a line may have been broken."""
+    """Patterns of the secrets with blanks, at which a line may have been broken."""
 
 
 _learned: set[str] = set()
 _known: tuple[object, int, Known] = (None, -1, Known())
-"""The environment and the number of learned values, and what follows from both."""
+"""The environment, the number of learned values, and the secrets found in both."""
 
 
 def remember(values: Iterable[str]) -> None:
@@ -72,7 +73,7 @@ def remember(values: Iterable[str]) -> None:
 
 
 def known() -> Known:
-    """All values that are to be hidden; put together again only when something has changed."""
+    """Return all values to hide; collected again only after a change."""
     global _known
     # what lies beneath, since the environment itself is decoded at each look
     environment = getattr(os.environ, "_data", os.environ)
@@ -87,7 +88,7 @@ def known() -> Known:
 
 
 def passwords_in(text: str) -> Iterator[str]:
-    """The passwords and tokens of the addresses in a text, as they are written and as they are meant."""
+    """Yield the passwords and tokens of the addresses in a text, as written and with percent-encoding removed."""
     if "://" not in text:
         return
     passwords = [found[0][3:-1].partition(":")[2] for found in URL_USER.finditer(text)]
@@ -102,7 +103,7 @@ def is_name(value: str) -> bool:
 
 
 def is_existing_path(value: str) -> bool:
-    """Return True if a value is the path of a file or folder that is there."""
+    """Return True if a value is the path of an existing file or folder."""
     if not _PATH.match(value):
         return False
     try:
@@ -129,7 +130,7 @@ def _names_path(variable: str, value: str) -> bool:
 
 
 def _forms(value: str) -> tuple[str, ...]:
-    """How a value may be written: in addresses, JSON (also within JSON), Python, YAML, HTML and Markdown."""
+    """Return the ways to write a value: in addresses, JSON (also within JSON), Python, YAML, HTML and Markdown."""
     page, text = escape(value, quote=False), json.dumps(value)[1:-1]
     return (
         *(value, quote(value, safe=""), quote(value), quote_plus(value)),

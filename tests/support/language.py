@@ -33,6 +33,8 @@ BANNED = {
 """Pattern of each phrase, and what to write."""
 
 
+OPENINGS = {"What", "Whether", "How", "That", "Those", "Of", "Which", "Where", "When", "Why"}
+"""Words that no docstring begins with: it begins with a verb or a noun."""
 _PHRASES = [(re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE), better) for pattern, better in BANNED.items()]
 _STRING_OR_COMMENT = re.compile(
     r"""\"{3}.*?(?<!\\)\"{3}|'{3}.*?(?<!\\)'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|(?P<comment>\#[^\n]*)""",
@@ -59,6 +61,18 @@ def findings(file: Path) -> list[Finding]:
         for match in pattern.finditer(text)
     ]
     return sorted(set(found))
+
+
+def openings(file: Path) -> list[Finding]:
+    """Return the docstrings of a module, and of its classes, functions and fields, that do not begin as they should."""
+    texts = [
+        (each.value.lineno, each.value.value)
+        for node in ast.walk(parsed(file.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for each in node.body
+        if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
+    ]
+    return [Finding(line, word, "a verb or a noun") for line, text in texts if (word := text.split()[0]) in OPENINGS]
 
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from support.doc_pages import PAGES, ROOT
-from support.language import findings
+from support.language import Finding, findings, openings
 
 PACKAGE = ROOT / "platform" / "paceline"
 FILES = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.py")), *sorted(PACKAGE.rglob("*.py"))]
@@ -14,6 +14,14 @@ FILES = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.py")), 
 def test_no_file_has_a_banned_phrase() -> None:
     found = {str(file.relative_to(ROOT)): findings(file) for file in FILES}
     assert {file: each for file, each in found.items() if each} == {}
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun(tmp_path: Path) -> None:
+    found = {str(file.relative_to(ROOT)): openings(file) for file in PACKAGE.rglob("*.py")}
+    assert {file: each for file, each in found.items() if each} == {}
+    planted = tmp_path / "module.py"
+    planted.write_text('class Run:\n    """A run."""\n\n    steps: int\n    """How many there were."""\n')
+    assert openings(planted) == [Finding(5, "How", "a verb or a noun")]
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def job_without_folders() -> Any:
 
 
 def init_private(folder: Path, **options: Any) -> None:
-    """Start a Ray of this process's own, which listens on 127.0.0.1 alone and keeps its files in `folder`.
+    """Start a private Ray for this process, which listens only on 127.0.0.1 and keeps its files in `folder`.
 
     `ray.init` takes the machine's address even where `_node_ip_address` names 127.0.0.1, unless this switch is off, as
     Ray has it on Windows and macOS. For the folder there is no public argument. Without these names, everybody who
@@ -107,7 +107,7 @@ def worker_output_to(
     The public `log_to_driver` is all or nothing. Without these names Ray's own output stays.
 
     Args:
-        is_shown: whether Ray is to print a text of its own about a node or a worker.
+        is_shown: returns True for a text of Ray's own about a node or a worker that Ray is to print.
     """
     try:
         from ray._private import worker
@@ -133,14 +133,14 @@ def worker_output_to(
 
 
 RAY_HANDLER = "ray_print_logs"
-"""The name under which Ray registers what prints its workers' lines."""
+"""Name under which Ray registers the handler that prints its workers' lines."""
 _OUR_HANDLER = "paceline_worker_output"
 
 # The cluster
 
 
 def draining_nodes() -> set[str]:
-    """Ids of the nodes that are about to leave; `ray.nodes()` does not tell. Empty where it is not known."""
+    """Return the ids of the nodes that are about to leave, which `ray.nodes()` does not report. Empty if unknown."""
     with suppress(Exception):
         from ray._private.state import state
 
@@ -158,12 +158,13 @@ def reported_cluster_config() -> Any | None:
 
 
 def kuberay_autoscaling_config(cluster: str, namespace: str) -> dict[str, Any] | None:
-    """What KubeRay's autoscaler may add, in the words of `cluster.yaml`; None where it is off.
+    """Return KubeRay's autoscaling config in the format of `cluster.yaml`; None if the autoscaler is off.
 
-    Kubernetes is asked as the autoscaler asks it. A client of our own would repeat its rules for resources.
+    Reads the RayCluster with the autoscaler's client for Kubernetes and converts it with the autoscaler's function. A
+    separate client would have to repeat its rules for resources.
 
     Raises:
-        Exception: the cluster's entry cannot be read, or this version of Ray has other names.
+        Exception: the RayCluster cannot be read, or this version of Ray has other names.
     """
     from ray.autoscaler._private.kuberay import autoscaling_config, node_provider
 
@@ -198,7 +199,7 @@ def walk_working_dir(
     Ray has no public way to ask; another reading of `.gitignore` would promise what it does not send.
 
     Args:
-        excludes: patterns in the words of `.gitignore`.
+        excludes: patterns in the syntax of `.gitignore`.
         logger: for Ray's own messages.
 
     Raises:
@@ -230,7 +231,7 @@ class RequestTimeout:
         return super()._do_request(method, endpoint, timeout=self.timeout, **options)  # type: ignore[misc]
 
     def read(self, endpoint: str) -> Any:
-        """What the dashboard answers about things other than jobs, of which the client knows nothing; None: nothing."""
+        """Return the dashboard's JSON at an endpoint that the job client lacks; None if the status is not 200."""
         response = self._do_request("GET", endpoint)
         return response.json() if response.status_code == 200 else None
 
@@ -244,7 +245,7 @@ CLEANER_CALLBACK = "ray.train.v2._internal.callbacks.placement_group_callback.Pl
 
 
 class CallbackFilter:
-    """Put before `TorchTrainer` among the bases: leaves out callbacks of Ray Train's own.
+    """Mixin before `TorchTrainer` among the bases: leaves out some of Ray Train's callbacks.
 
     `RunConfig.callbacks` only adds some. Without this name all of them stay, and training starts later.
     """

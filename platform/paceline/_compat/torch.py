@@ -199,7 +199,7 @@ def import_compiler() -> None:
 
 
 def is_compiler_imported() -> bool:
-    """Whether the tracer has been imported. Without it there is nothing to reset."""
+    """Return True if the tracer has been imported. Before that, it has no state to reset."""
     return "torch._dynamo" in sys.modules
 
 
@@ -237,7 +237,7 @@ def compile_in_place(module: nn.Module, *, backend: Any, mode: str, recompile_li
 
 
 def reset_recompile_limit() -> None:
-    """Undo what `compile_in_place` has set for the whole process."""
+    """Undo the process-wide settings of `compile_in_place`."""
     global _default_recompile_limit
     if _default_recompile_limit is not None:
         from torch._dynamo import config
@@ -295,18 +295,18 @@ def own_buffers(module: nn.Module) -> Tensors:
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
-    """Whether hooks see a module's inputs or outputs. torch registers hooks publicly, but lists none."""
+    """Return True if the module has forward hooks or pre-hooks. torch has no public way to list them."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def apply_to_tensors(module: nn.Module, function: Callable[[Tensor], Tensor]) -> None:
-    """Replace a module's tensors by what `function` gives, as `module.to` does. Only fixed conversions are public."""
+    """Replace a module's tensors by `function` of each, as `module.to` does. Only fixed conversions are public."""
     module._apply(function)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def module_apply_replaced(apply: Callable[..., nn.Module]) -> Iterator[None]:
-    """While the body runs, `module.to` and the like go through `apply` instead of torch's method of all modules."""
+    """While the body runs, `module.to` and similar methods use `apply` instead of torch's method of all modules."""
     before = nn.Module._apply
     nn.Module._apply = apply  # type: ignore[method-assign]
     try:
@@ -342,7 +342,10 @@ def _mappings(owner: ModuleType, names: tuple[str, ...]) -> list[dict[Any, Any]]
 
 
 def global_backward_hooks_are_full() -> bool | None:
-    """Whether hooks on the backward pass of all modules are full ones: the first that is registered decides."""
+    """Return True if global backward hooks are full hooks, False if they are not; None if none was registered yet.
+
+    The first hook to be registered decides which kind all others must be.
+    """
     from torch.nn.modules import module
 
     return module._global_is_full_backward_hook
@@ -418,20 +421,20 @@ class SkipsOverflow:
     _step_supports_amp_scaling = True
 
     def loss_scaling(self) -> tuple[Tensor | None, Tensor | None]:
-        """What the scaler sets during `step`, both None without one.
+        """Return the attributes that the gradient scaler sets during `step`; both are None without a scaler.
 
         Returns:
-            The scale of the gradients, None if they are unscaled; a number on the device, not 0 to skip the step.
+            The scale of the gradients, None if they are unscaled; a scalar on the device, nonzero to skip the step.
         """
         return getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
 
 
 def run_backward(loss: Tensor, gradient: Tensor) -> None:
-    """Run `loss.backward(gradient)` of two scalars of one dtype, without the 40 microseconds that this spends in Python
-    on the CPU before it calls the engine.
+    """Run `loss.backward(gradient)` of two scalars of one dtype, without the 40 microseconds of Python on the CPU that
+    the public method spends before it calls the engine.
 
-    They go into checks of shapes and into handing Python's context to the threads of other devices, so that these are
-    left to the public way.
+    It spends them on checks of shapes and on passing Python's context to the threads of other devices. Tensors on other
+    devices therefore use the public method.
     """
     engine = getattr(torch.autograd.Variable, "_execution_engine", None)
     if engine is None or type(loss) is not Tensor or loss.device.type != "cpu":
@@ -457,7 +460,7 @@ BUFFER_SYNC = "_sync_buffers"
 
 
 class BufferSyncHook:
-    """Put before DDP among the bases: `around_buffer_sync` is called with what broadcasts the buffers."""
+    """Mixin before DDP among the bases: calls `around_buffer_sync` with the function that broadcasts the buffers."""
 
     def around_buffer_sync(self, sync: Callable[[], None]) -> None:
         """Call `sync`, once."""
@@ -474,9 +477,9 @@ def inside_ddp_forward(model: DistributedDataParallel) -> AbstractContextManager
 
 
 def default_store() -> Any:
-    """The store of the default process group, over which ranks exchange messages.
+    """Return the store of the default process group, over which ranks exchange messages.
 
-    A second `TCPStore` would need a port of its own that every rank knows.
+    A second `TCPStore` would need another port that every rank knows.
     """
     return required("torch.distributed.distributed_c10d._get_default_store")()
 
@@ -533,9 +536,9 @@ def run_schedule(schedule: Any, stage: Any, arguments: list[tuple[Any, ...]], ta
     The schedules of torch 2.11 publicly take whole batches of tensors only, which they cut themselves.
 
     Args:
-        stage: this rank's, that the schedule was made with.
-        arguments: of the first stage, for each micro batch; empty tuples on the others.
-        targets: what the loss function takes beside the output, on the last stage.
+        stage: this rank's stage, with which the schedule was created.
+        arguments: inputs of the first stage for each micro batch; empty tuples on the other stages.
+        targets: targets of the loss function for each micro batch, on the last stage.
     """
     keywords: list[dict[str, Any]] = [{} for _ in arguments]
     if _takes(type(schedule).step, "arg_mbs"):
@@ -547,7 +550,7 @@ def run_schedule(schedule: Any, stage: Any, arguments: list[tuple[Any, ...]], ta
 
 
 def forget_sharding_caches() -> None:
-    """Drop DTensor's caches, which hold meshes of process groups that are gone. Nothing public does."""
+    """Drop DTensor's caches, which hold meshes of process groups that are gone. torch has no public function for it."""
     if "torch.distributed.tensor" not in sys.modules:
         return
     from torch.distributed.tensor import DTensor
@@ -561,7 +564,7 @@ def forget_sharding_caches() -> None:
 
 
 def dispatch_files() -> tuple[str, ...]:
-    """Files of torch, below its folder, that stand on the stack between a call and what it calls."""
+    """Return torch's files, relative to its folder, whose frames are on the stack between a call and its target."""
     names = ("torch._tensor", "torch._ops", "torch._subclasses", "torch.utils._python_dispatch")
     specs = {name: find_spec(name) for name in names}
     return tuple(

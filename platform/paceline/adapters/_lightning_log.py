@@ -17,16 +17,16 @@ PREFIXES = ("val_", "val/", "valid_", "valid/", "validation_", "validation/")
 
 
 class LightningLog:
-    """Collects what is logged; stands in for `LightningModule.log`."""
+    """Collects logged values; replaces `LightningModule.log`."""
 
     def __init__(self) -> None:
         self.is_training = True
         self.default_batch_size = 1
-        """Samples of the batch in hand."""
+        """Number of samples in the current batch."""
         self.newest: dict[str, Any] = {}
-        """What was logged in the newest training step."""
+        """Values logged in the newest training step, by name."""
         self.sums: dict[str, float | torch.Tensor] = {}
-        """Of the validation batch in hand: values times their batch size, and the batch sizes."""
+        """Sums over the current validation batch: values times their batch size, and the batch sizes."""
         self.metrics: dict[str, Any] = {}
         """Metric objects logged in validation, such as torchmetrics'."""
 
@@ -86,7 +86,7 @@ class LightningLog:
             self.log(name, value, *args, **options)
 
     def take_sums(self) -> dict[str, float | torch.Tensor]:
-        """The sums of the batch in hand; starts with none again."""
+        """Return the sums of the current batch and reset them."""
         sums, self.sums = self.sums, {}
         return sums
 
@@ -119,7 +119,8 @@ def means(sums: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def number_of(value: Any) -> float | torch.Tensor:
-    """What a value logged in training stands for; a metric object for this worker's samples of the epoch so far."""
+    """Return a value logged in training as a number; of a metric object, its value over this worker's samples so far
+    in the epoch."""
     if not is_metric(value):
         return value  # type: ignore[no-any-return]
     syncs = getattr(value, "sync_on_compute", None)  # torchmetrics', which would wait for the other workers

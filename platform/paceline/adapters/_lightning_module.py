@@ -1,4 +1,7 @@
-"""What a LightningModule overrides, returns and expects of its trainer; lightning itself is not imported."""
+"""Inspection of a LightningModule: its overridden methods, its return values and its view of the trainer.
+
+Does not import lightning.
+"""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -52,7 +55,7 @@ def uncalled_hooks(module: torch.nn.Module) -> list[str]:
 
 
 class Configured(NamedTuple):
-    """What `configure_optimizers` returned, in one form."""
+    """Result of `configure_optimizers` in one form."""
 
     optimizers: list[Optimizer]
     has_schedulers: bool
@@ -102,10 +105,10 @@ def call_step(step: Any, batch: Any, index: int) -> Any:
 
 
 def samples_of(batch: Any) -> int:
-    """Length of the first tensor in a batch, as Lightning finds the batch size.
+    """Return the length of the first tensor in a batch, as Lightning finds the batch size.
 
     Raises:
-        UnusableCode: there is no tensor.
+        UnusableCode: the batch contains no tensor.
     """
     found = _first_length(batch)
     if found is None:
@@ -126,7 +129,7 @@ def _first_length(batch: Any) -> int | None:
 
 
 class TrainerView:
-    """What `self.trainer` of the module can be asked."""
+    """Attributes that are available as `self.trainer` in the module."""
 
     logger = None
     sanity_checking = False

@@ -93,7 +93,7 @@ class LightningTask(Task):
         return found.optimizers
 
     def notices(self) -> Iterator[tuple[str, str]]:
-        """Which optimizer is used where the module has one too, and what of the module is not called."""
+        """Yield a code and a message for each part of the module that is not used: optimizer, schedulers, hooks."""
         used, unused = "the config's section optimizer", "the module's configure_optimizers"
         if self._asked is None and has_own(self.model, "configure_optimizers"):
             if self._uses_own:
@@ -130,7 +130,7 @@ class LightningTask(Task):
         return self._training(batch)
 
     def training_metrics(self) -> dict[str, Any]:
-        """What the newest training step has logged."""
+        """Return the values logged in the newest training step, by name."""
         return {name: number_of(value) for name, value in self._log.newest.items() if name != "train/loss"}
 
     def compute(self, sums: Mapping[str, torch.Tensor]) -> dict[str, float]:

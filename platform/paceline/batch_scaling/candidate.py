@@ -1,4 +1,4 @@
-"""What may be recommended: one batch size for the whole training, or one that grows along with the critical one."""
+"""Candidates for the recommendation: one batch size for the whole training, or one that grows with the critical one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from paceline.batch_scaling.findings import ScaleRow
 from paceline.batch_scaling.lr_rules import LrRules
 
 LEAST_GAIN = 1.03
-"""Predicted speedup below which nothing is changed; by a schedule, over the best batch size as well."""
+"""Predicted speedup below which the config is not changed. A schedule must also beat the best fixed size by it."""
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class BatchStage:
     start_samples: int
     batch_size: int
     share: float
-    """Of the samples to the target, as predicted."""
+    """Predicted share of the samples to the target, 0 to 1."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Stages of a training, and what it is predicted to take to the target."""
+    """Stages of a training, and its predicted seconds to the target."""
 
     stages: tuple[BatchStage, ...]
     """At least one; the batch size grows from each to the next."""
@@ -32,13 +32,13 @@ class Candidate:
 
     @classmethod
     def of_row(cls, row: ScaleRow, rules: LrRules) -> "Candidate":
-        """Take a row of the table."""
+        """Build a candidate with one stage from a row of the table."""
         size = row.global_batch_size
         return cls((BatchStage(0, size, 1.0),), rules.at(size), row.seconds)
 
     @property
     def largest(self) -> int:
-        """Its largest batch size."""
+        """Largest batch size of all stages."""
         return self.stages[-1].batch_size
 
     @property
@@ -61,13 +61,13 @@ def growing_candidate(
     step_seconds: Mapping[int, float],
     most_samples: float,
 ) -> Candidate | None:
-    """Return the schedule with the fastest batch size for each stretch between the points where the critical one was
-    measured; None where that is the same for all.
+    """Return the schedule with the fastest batch size for each stretch between two measurements of the critical batch
+    size; None if the same size is the fastest in all stretches.
 
     Args:
-        samples_to_target: with the config's own batch.
-        step_seconds: as measured, by the batch sizes that are considered.
-        most_samples: of the config's length of training: where the schedule would take more, its largest batch size is
+        samples_to_target: samples to the target with the config's own batch.
+        step_seconds: measured seconds per step, by batch size. Only these sizes are considered.
+        most_samples: samples of the config's training length. If the schedule needs more, its largest batch size is
             left out.
     """
     lengths = stretches(critical.by_samples, samples_to_target)

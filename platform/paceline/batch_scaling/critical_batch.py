@@ -1,7 +1,7 @@
 """The critical batch size, measured directly: branched training (Merrill et al. 2025, arXiv:2505.23971).
 
 From the start, and from checkpoints of the config as it is, branches train with some times the batch. One that has
-the loss at its end that the config's own batch has after fewer samples has used its samples less well:
+the loss at its end that the config's own batch has after fewer samples has used its samples less efficiently:
 
     efficiency = samples that the config's own batch takes from the one loss to the other / samples of the branch
 
@@ -9,7 +9,7 @@ Branches from a checkpoint are evaluated with an average of their weights, and o
 after a change are unlike those of a training that had that batch all along.
 
 By the trade-off of McCandlish et al. 2018 (arXiv:1812.06162), the samples to a loss grow with the batch as
-1 + B / B_crit if the learning rate goes with it; so with B_0 the config's own batch
+1 + B / B_crit if the learning rate is scaled with it. So, with B_0 the config's own batch
 
     efficiency(B) = (1 + B_0 / B_crit) / (1 + B / B_crit)
 
@@ -30,11 +30,11 @@ import numpy as np
 LOSS = "val/loss"
 """The metric by which branches are compared."""
 Rule = Literal["none", "sqrt", "linear"]
-"""How the learning rate follows the batch size."""
+"""Rule by which the learning rate is scaled with the batch size."""
 LEAST_EFFICIENCY = 0.02
-"""Of a branch that diverged or got nowhere."""
+"""Lower limit of a branch's efficiency, used for a branch that diverged or made no progress."""
 LARGEST = 2.0**40
-"""A critical batch size in samples that means: there is none."""
+"""Upper end of the search for the critical batch size, in samples. A fit near it counts as infinite."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +42,16 @@ class Branch:
     """A stretch of training with a larger batch."""
 
     start_samples: int
-    """Samples before it, with the config's own batch; 0 for one that begins with the initial weights."""
+    """Samples trained before the branch, with the config's own batch; 0 if it begins with the initial weights."""
     batch_size: int
     rule: Rule
     seed: int
     samples: int
-    """Samples that it took."""
+    """Samples trained in the branch."""
     loss: float
-    """Of the validation set at its end; `inf` or NaN where it diverged."""
+    """Validation loss at the end of the branch; `inf` or NaN if it diverged."""
     efficiency: float
-    """0 where it diverged, or got nowhere."""
+    """Efficiency relative to the config's own batch; 0 if the branch diverged or made no progress."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class CriticalBatch:
     """A critical batch size in samples."""
 
     size: float
-    """For the samples to the target; `inf` where no batch that was tried is less efficient than the config's own."""
+    """Critical batch size for the samples to the target; `inf` if all tried batches are as efficient as the own one."""
     low: float
     high: float
-    """The smallest and the largest one among the points of training at which it was measured."""
+    """Smallest (`low`) and largest (`high`) size over the points of training at which it was measured."""
     by_samples: tuple[tuple[int, float], ...]
-    """Samples before each of these points, and the size there."""
+    """Samples before each of these points, and the size measured there."""
 
 
 class LossCurve:
@@ -81,15 +81,15 @@ class LossCurve:
 
     @classmethod
     def of(cls, losses: Sequence[tuple[int, float]]) -> "LossCurve":
-        """Take samples and loss of each evaluation."""
+        """Build the curve from the samples and the loss of each evaluation."""
         return cls([samples for samples, _ in losses], [loss for _, loss in losses])
 
     def loss_at(self, samples: float) -> float:
-        """Return the loss after so many samples."""
+        """Return the loss after this number of samples."""
         return float(np.interp(samples, self._samples, self._losses))
 
     def samples_to(self, loss: float) -> float:
-        """Return the samples after which the loss was this low; the last ones where it never was."""
+        """Return the samples after which the loss was this low; all samples of the curve if it never was."""
         if not isfinite(loss):
             return float(self._samples[0])
         return float(np.interp(-loss, -self._losses, self._samples))

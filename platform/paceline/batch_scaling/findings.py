@@ -13,7 +13,7 @@ from paceline.errors import RunFailed
 
 
 class StudyFailed(RunFailed):
-    """There is nothing to compare larger batches with."""
+    """The study failed: the config as it is gives no reference for larger batches."""
 
     def __init__(self, message: str, code: str, **fields: object) -> None:
         super().__init__(message, code=code)
@@ -36,7 +36,7 @@ class TargetMetric:
 
 @dataclass(frozen=True)
 class ScaleRow:
-    """A batch size with a number of workers, and what it is expected to take to the target."""
+    """A batch size with a number of workers, and its expected time and cost to the target."""
 
     global_batch_size: int
     workers: int
@@ -46,11 +46,11 @@ class ScaleRow:
     steps: float
     seconds: float
     worker_seconds: float
-    """What is paid for: seconds times workers."""
+    """Cost in worker-seconds: seconds times workers."""
     is_extrapolated: bool
-    """True if no branch had so large or so small a batch, or so many workers were not measured."""
+    """True if no branch had a batch this large or this small, or if this number of workers was not measured."""
     is_in_reach: bool
-    """True if the target comes before the config's length of training ends."""
+    """True if the target is reached within the config's training length."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Verification:
     samples: tuple[int | None, ...]
     """Samples to the target; None where it was not reached."""
     sample_seconds: tuple[float, ...]
-    """Seconds of a sample, one for each of the turns in which they were measured."""
+    """Seconds per sample, one for each turn of the measurement."""
 
     @property
     def mean_samples(self) -> float:
@@ -71,7 +71,7 @@ class Verification:
 
     @property
     def seconds(self) -> float:
-        """Seconds to the target: the samples times the time of one."""
+        """Seconds to the target: the samples times the seconds per sample."""
         return self.mean_samples * geometric_mean(self.sample_seconds)
 
 
@@ -81,29 +81,29 @@ class NoisePoint:
 
     samples: int
     value: float
-    """In samples, as both ends of its 95 % interval."""
+    """Noise scale in samples; so are `low` and `high`, the ends of its 95 % interval."""
     low: float
     high: float | None
-    """None where there is no upper limit."""
+    """Upper end of the interval; None if it is unbounded."""
 
 
 @dataclass(frozen=True)
 class ScaleFindings:
-    """All that a study has found out."""
+    """Results of a study."""
 
     target: TargetMetric
     own_batch_size: int
     workers: int
     samples_to_target: int
-    """Of the config as it is: the geometric mean of `own_samples`."""
+    """Samples to the target with the config as it is: the geometric mean of `own_samples`."""
     own_samples: Mapping[int, int]
-    """The same for each seed that was trained with before the verification."""
+    """Samples to the target by seed, for each seed that was trained before the verification."""
     critical: CriticalBatch | None
-    """None where no branch could be trained."""
+    """Critical batch size; None if no branch could be trained."""
     branches: tuple[Branch, ...]
     noise: tuple[NoisePoint, ...]
     rules: LrRules
-    """The learning-rate rules that held in them."""
+    """Learning-rate rules that held in the branches."""
     step_time: StepTimeModel | None
     step_time_error: float | None
     """Median relative error of the step times on batch sizes that were left out of the fit."""
@@ -113,22 +113,22 @@ class ScaleFindings:
     knee: ScaleRow | None
     """The smallest batch whose time is within a tenth of the fastest's."""
     recommended: Mapping[str, Any] = field(default_factory=dict)
-    """Overrides of the config; empty where no larger batch was surely faster, or predicted to be."""
+    """Recommended overrides of the config; empty if no larger batch was shown, or predicted, to be faster."""
     predicted_seconds: float | None = None
-    """To the target with the recommendation; of the config as it is where nothing is recommended."""
+    """Predicted seconds to the target with the recommendation; with the config as it is if nothing is recommended."""
     measured_seconds: float | None = None
-    """To the target with the recommendation, or with the config as it is where none was verified to be faster; None
-    where nothing was verified."""
+    """Measured seconds to the target with the recommendation, or with the config as it is if no candidate was verified
+    to be faster; None if nothing was verified."""
     own_seconds: float | None = None
-    """The same for the config as it is."""
+    """Measured seconds to the target with the config as it is; None if nothing was verified."""
     verifications: tuple[Verification, ...] = ()
-    """That of the config as it is, then those of the candidates."""
+    """Verification of the config as it is, then those of the candidates."""
     speedup: float | None = None
-    """Of the recommendation over the config as it is, as measured; None where nothing was recommended, or verified."""
+    """Measured speedup of the recommendation over the config as it is; None if nothing was recommended or verified."""
     speedup_interval: tuple[float, float] | None = None
-    """Its 95 % interval over the seeds."""
+    """95 % interval of the speedup over the seeds."""
     undecided: str = ""
-    """Reason why nothing is known about larger batches; empty where a recommendation, or none, was decided."""
+    """Reason why nothing is known about larger batches; empty if the study reached a decision."""
     samples_spent: int = 0
     """Training samples that the study has used, verification included."""
     notes: tuple[str, ...] = ()

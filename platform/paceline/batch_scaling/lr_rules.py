@@ -1,4 +1,4 @@
-"""Which learning-rate rule held in branches, and to which batch size."""
+"""Learning-rate rules that held in branches, and the batch sizes up to which they held."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from statistics import fmean
 from paceline.batch_scaling.critical_batch import Branch, Rule, efficiencies
 
 STEPS_SAVED = 1.25
-"""Steps of the config's own batch over those of a larger one, from which on a rule works."""
+"""A rule works at a larger batch size if the config's own batch takes at least this many times as many steps."""
 TOLERANCE = 0.1
-"""How much of the best rule's efficiency the usual one may lack, as a share."""
+"""Share of the best rule's efficiency by which the usual rule may fall short."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class LrRules:
     """The rule that held for each batch size that branches were trained with."""
 
     by_size: tuple[tuple[int, Rule], ...]
-    """The smallest size first; at least one."""
+    """Batch sizes and their rules, the smallest size first; at least one."""
 
     def at(self, size: int) -> Rule:
-        """Return the rule for a batch size: that of the next smaller one that was tried, or of the smallest."""
+        """Return the rule of the largest tried batch size up to this one, or of the smallest tried one."""
         return next((rule for tried, rule in reversed(self.by_size) if tried <= size), self.by_size[0][1])
 
     @property
@@ -42,15 +42,15 @@ def rules_that_held(branches: Sequence[Branch], usual: Rule, own_batch_size: int
     """Return the usual rule for each batch size where it was nearly the best one, else the best.
 
     Args:
-        usual: of the optimizer.
-        own_batch_size: of the config as it is; without branches, it is all that the rule holds to.
+        usual: rule that fits the optimizer.
+        own_batch_size: batch size of the config as it is. Without branches, the rule holds only up to it.
     """
     found = efficiencies(branches)
     held: list[tuple[int, Rule]] = []
     for size in sorted({size for _, size in found}):
         tried = [rules for (_, other), rules in found.items() if other == size]
         if held and all(max(rules.values()) < STEPS_SAVED * own_batch_size / size for rules in tried):
-            continue  # so large a batch saves no steps, with any rule
+            continue  # with any rule, a batch this large saves no steps
         shares = {
             rule: fmean(rules.get(rule, 0.0) / max(rules.values()) for rules in tried)
             for rule in sorted({rule for rules in tried for rule in rules})

@@ -1,4 +1,4 @@
-"""The configs of a study: the config as it is, its branches, and what is verified."""
+"""Configs of a study: the config as it is, its branches, and the verified candidates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ from paceline.direction import default_mode
 from paceline.errors import ConfigError, Problem
 
 EVALUATIONS, EVALUATION_STEPS = 40, 16
-"""Evaluations over the config's length of training, at the most; each after a multiple of so many steps."""
+"""Target number of evaluations over the config's training length; their interval is a multiple of this many steps."""
 POINTS = (0.2, 0.35)
 """Shares of that length after which branches begin, besides those from the start; not before the warmup is over."""
 HALF_BRANCH = 64
 """Optimizer steps of each half of a branch from a checkpoint. Only the second one counts: the first steps after a
 change are unlike those of a training that had the batch all along."""
 MOST_SHARE = 0.5
-"""Length of such a branch as a share of the config's length of training, at the most."""
+"""Longest such branch, as a share of the config's training length."""
 GIVEN_UP = 1.75
-"""A branch from the start ends after so many times the samples that the config's own batch takes."""
+"""A branch from the start ends after this many times the samples that the config's own batch takes."""
 LEAST_STEPS = 8
-"""Optimizer steps of a branch from the start until then, at the least."""
+"""Fewest optimizer steps of a branch from the start until then."""
 AVERAGED_STEPS = 32
-"""Steps of the config's own batch over whose samples weights are averaged."""
+"""Steps of the config's own batch; weights are averaged over the samples of this many steps."""
 MOST_DOUBLINGS = 4
 NEVER = 10**12
 NOISE_MEASUREMENTS = 200
-"""Measurements of the noise scale over the config's length of training, at the least."""
+"""Fewest measurements of the noise scale over the config's training length."""
 WARMUP_SHARE = 0.05
 """Length of the warmup, as a share of the samples, for a larger batch where the config has none."""
 MOST_WARMUP = 0.2
@@ -45,7 +45,7 @@ AVERAGE = "paceline.batch_scaling.segment:TrailingAverage"
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """What follows from the config and a look at its data."""
+    """Plan of a study, derived from the config and from facts about its model and data."""
 
     config: ExperimentConfig
     own_batch_size: int
@@ -55,16 +55,16 @@ class StudyPlan:
     steps: int
     """Optimizer steps of the config as it is."""
     warmup_steps: int
-    """Of them, those of the warmup."""
+    """Number of these steps that are warmup."""
     normalises_batches: bool
-    """Whether the model normalises over micro-batches, which then must stay whole."""
+    """True if the model normalises over micro-batches, so that they must not be split."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, facts: Mapping[str, Any]) -> "StudyPlan":
-        """Take the answer of `segment.look`, and check that all configs of the study can be made.
+        """Build the plan from the answer of `segment.look`, and check that all configs of the study are valid.
 
         Raises:
-            ConfigError: batch sizes of this config cannot be studied.
+            ConfigError: the batch sizes of this config cannot be studied.
         """
         if problems := _not_studied(config, facts):
             raise ConfigError(problems)
@@ -94,7 +94,7 @@ class StudyPlan:
 
     @property
     def workers(self) -> int:
-        """Worker processes."""
+        """Number of worker processes."""
         return max(1, self.config.scaling.num_workers)
 
     @property
@@ -104,12 +104,12 @@ class StudyPlan:
 
     @property
     def seeds(self) -> list[int]:
-        """Of the verification."""
+        """Seeds of the verification."""
         return [self.config.seed + number for number in range(self.section.seeds)]
 
     @property
     def target(self) -> TargetMetric | None:
-        """None: what the config as it is has at its end."""
+        """Target metric of the section `scale`; None if the target follows from the training of the config as it is."""
         if self.section.target is None:
             return None
         ((name, value),) = self.section.target.items()
@@ -117,7 +117,7 @@ class StudyPlan:
 
     @property
     def rules(self) -> tuple[Rule, Rule]:
-        """The rule that fits the optimizer, then another one."""
+        """Rule that fits the optimizer, then the other one."""
         return ("sqrt", "linear") if self.config.optimizer.lr_scaling_rule == "sqrt" else ("linear", "sqrt")
 
     @property
@@ -139,8 +139,8 @@ class StudyPlan:
 
     @property
     def start_sizes(self) -> list[int]:
-        """Batch sizes of the branches from the start, the smallest first: of one curve with one unknown, every other
-        doubling is enough."""
+        """Batch sizes of the branches from the start, the smallest first. Every other doubling is enough, since the
+        fitted curve has one unknown."""
         fitting = [size for size in self._doubled if LEAST_STEPS * size <= GIVEN_UP * self.start_samples]
         return fitting[1::2] or fitting
 
@@ -154,8 +154,8 @@ class StudyPlan:
 
     @property
     def own_seeds(self) -> list[int]:
-        """Seeds that the config as it is and branches from the start are trained with. One training scatters too much
-        where there are no branches from checkpoints besides."""
+        """Seeds of the config as it is, and of branches from the start. Without branches from checkpoints, several
+        seeds are used, since a single training is too noisy."""
         return self.seeds[:1] if self.branch_sizes else self.seeds
 
     @property
@@ -164,7 +164,7 @@ class StudyPlan:
         return [size for size in sizes if size <= self.train_samples]
 
     def batch_sizes(self, largest_trained: int) -> list[int]:
-        """Batch sizes of the table: those asked for, or the config's own and one further than branches went."""
+        """Return the batch sizes of the table: the own and the requested ones, or up to twice the largest trained."""
         if self.section.batch_sizes != "auto":
             return sorted({self.own_batch_size, *self.section.batch_sizes})
         return [size for size in (self.own_batch_size, *self._doubled) if size <= 2 * largest_trained]
@@ -178,27 +178,27 @@ class StudyPlan:
         return sorted({max(1, own // 4), max(1, own // 2), own, 2 * own, 4 * own})
 
     def shares(self, size: int) -> tuple[int, int]:
-        """Micro-batch size and accumulation of a global batch."""
+        """Return the micro-batch size and the number of accumulation steps of a global batch."""
         batch = derive(self.at_batch(size, "none"), None).batch
-        # with `micro_batch_size: max`, neither is known beforehand
+        # with `micro_batch_size: max`, neither is known in advance
         return batch.micro_batch_size or max(1, size // self.workers), batch.gradient_accumulation_steps or 1
 
     def lr(self, size: int, rule: Rule) -> float:
-        """Peak learning rate at a batch size."""
+        """Return the peak learning rate at a batch size."""
         ratio = size / self.own_batch_size
         return self.own_lr * {"none": 1.0, "sqrt": sqrt(ratio), "linear": ratio}[rule]
 
     # --- configs
 
     def overrides(self, size: int, rule: Rule) -> dict[str, Any]:
-        """Return what `train` is given for a batch size; nothing for the config's own."""
+        """Return the overrides for a batch size; empty for the config's own."""
         if size == self.own_batch_size:
             return {}
         found: dict[str, Any] = {"data.global_batch_size": size, **self._rule(rule)}
         if self.config.trainer.max_steps is not None:
             found["trainer.max_steps"] = self._steps_of(self.config.trainer.max_steps * self.own_batch_size, size)
         if warmup := self.config.lr_scheduler.warmup_steps:
-            # a warmup that is given in steps stays as many steps: Adam's second moments need them, whatever the batch
+            # a warmup given in steps keeps its number of steps: Adam's second moments need them at any batch size
             most = round(MOST_WARMUP * self.samples / size)
             found["lr_scheduler.warmup_steps"] = max(1, min(warmup, most))
         if not self._has_warmup and rule != "none":
@@ -217,7 +217,7 @@ class StudyPlan:
         return Candidate((BatchStage(0, self.own_batch_size, 1.0),), "none", inf)
 
     def overrides_of(self, candidate: Candidate) -> dict[str, Any]:
-        """Return what `train` is given for a candidate."""
+        """Return the overrides for a candidate."""
         first, *others = candidate.stages
         found = self.overrides(first.batch_size, candidate.rule)
         if not others:
@@ -238,8 +238,8 @@ class StudyPlan:
         return self.config.with_overrides(self.overrides(size, rule))
 
     def own_config(self, seed: int) -> ExperimentConfig:
-        """Return the config as it is with a seed. With the first one it measures its noise scale, and saves where
-        branches begin."""
+        """Return the config as it is with a seed. With the first seed it measures the noise scale, and saves
+        checkpoints where branches begin."""
         target, is_first = self.target, seed == self.seeds[0]
         points = self.point_steps if is_first and self.branch_sizes else []
         noise = self._noise() if is_first else {}
@@ -250,21 +250,21 @@ class StudyPlan:
         )
 
     def branch_config(self, start_samples: int, start_step: int, size: int, rule: Rule) -> ExperimentConfig:
-        """Return the config that trains on from a checkpoint with another batch, and is evaluated after each half."""
-        # evaluations fall on multiples of a number of steps, which must hit both ends; an epoch's last batch is short
+        """Return the config that continues from a checkpoint with another batch, and is evaluated after each half."""
+        # evaluations are at multiples of a number of steps that divides both ends; an epoch's last batch is short
         until = start_samples + round(1.75 * HALF_BRANCH) * size
         return self._branch(start_samples, start_step, size, rule, gcd(start_step, HALF_BRANCH), until)
 
     def reference_config(self, start_samples: int, start_step: int, goal: float | None) -> ExperimentConfig:
-        """Return the config that trains on from a checkpoint as it is, until it has the lowest loss of branches, or as
-        far as the longest of them, and is evaluated where their halves may be compared with it."""
+        """Return the config that continues from a checkpoint with its own batch, evaluated where the halves of branches
+        are compared with it. It ends at the lowest loss of the branches, or after as many samples as the longest."""
         until = start_samples + 2 * HALF_BRANCH * max(self.branch_sizes)
         size, every = self.own_batch_size, gcd(start_step, HALF_BRANCH)
         return self._branch(start_samples, start_step, size, "none", every, until, goal)
 
     def start_config(self, size: int, rule: Rule, seed: int, goal: float, until: int) -> ExperimentConfig:
-        """Return the config that trains with a batch size from the start until it has a loss, and is evaluated as often
-        as the config's own batch is."""
+        """Return the config that trains with a batch size from the start until it reaches a loss. It is evaluated as
+        often, in samples, as the config's own batch."""
         config = self.at_batch(size, rule).with_overrides({"seed": seed})
         every = max(1, round(self.evaluation_steps * self.own_batch_size / size))
         return self._watched(config, every, {**_goal(TargetMetric(LOSS, goal, "min")), "until_samples": until})
@@ -283,7 +283,7 @@ class StudyPlan:
             {"samples": 0, "global_batch_size": self.own_batch_size},
             {"samples": start_samples, "global_batch_size": size},
         ]
-        # an average over as many samples in each branch, in place of one over steps
+        # average over the same number of samples in each branch, not the same number of steps
         decay = exp(-size / (AVERAGED_STEPS * self.own_batch_size))
         average = {"path": AVERAGE, "args": {"decay": decay}}
         overrides: dict[str, Any] = {
@@ -351,7 +351,7 @@ def _goal(target: TargetMetric) -> dict[str, Any]:
 
 
 def _not_studied(config: ExperimentConfig, facts: Mapping[str, Any]) -> list[Problem]:
-    """Return what keeps batch sizes of a config from being studied."""
+    """Return the problems that prevent a study of the config's batch sizes."""
     wrong = (
         (
             facts["train_samples"] is None,
@@ -388,7 +388,7 @@ def _not_studied(config: ExperimentConfig, facts: Mapping[str, Any]) -> list[Pro
 
 
 def _without_stoppers(config: ExperimentConfig) -> list[Any]:
-    """Return the callbacks but those that end a training by evaluations or time, of which a study has others."""
+    """Return the callbacks without those that stop a training early, since a study has its own limits."""
     return [each for each in config.callbacks if each.describe() not in STOPPERS]
 
 

@@ -1,4 +1,4 @@
-"""What a study would train and compare, without training anything."""
+"""Preview of a study: the trainings and batch sizes that it would compare, without training anything."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -27,19 +27,19 @@ SIZES = ("batch", "workers", "lr", "micro-batch", "accumulation", "")
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """Trainings that differ in their rule and their seed alone."""
+    """Trainings that differ only in their rule and their seed."""
 
     name: str
     """`as it is`, `branch`, `reference of branches` or `verification`."""
     start_samples: int
-    """Samples of the config's own training before it."""
+    """Samples of the config's own training before it begins."""
     batch_size: int | None
-    """None where it depends on what is measured before."""
+    """Global batch size; None if it depends on earlier measurements."""
     rules: tuple[Rule, ...]
-    """Learning-rate rules in the order in which they are tried; later ones only where the earlier lose samples."""
+    """Learning-rate rules in the order of trial. A later rule is tried only if the earlier ones lose samples."""
     seeds: tuple[int, ...]
     most_samples: int
-    """Of all of them together, at the most."""
+    """Upper limit of the training samples of all of them together."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class PlannedSize:
 
 @dataclass(frozen=True)
 class ScalePreview:
-    """What a study would do."""
+    """Planned trainings and batch sizes of a study."""
 
     plan: StudyPlan
     trainings: tuple[PlannedTraining, ...]
@@ -66,13 +66,13 @@ class ScalePreview:
 
     @classmethod
     def of(cls, plan: StudyPlan, verifies: bool = True) -> "ScalePreview":
-        """Take all that a study may train; most studies train less."""
+        """Build the preview with everything that a study may train; most studies train less."""
         trainings = (_own(plan), *_from_start(plan), *_from_checkpoints(plan))
         return cls(plan, (*trainings, *(_verification(plan) if verifies else [])), tuple(_sizes(plan)))
 
     @property
     def most_samples(self) -> int:
-        """Training samples at the most."""
+        """Upper limit of the training samples of the study."""
         return sum(each.most_samples for each in self.trainings)
 
     @property
@@ -83,7 +83,7 @@ class ScalePreview:
         return own if self.plan.target is None else self.plan.target.text
 
     def to_json(self) -> dict[str, Any]:
-        """As `paceline scale --dry-run --json` prints it, without secrets."""
+        """Return the JSON that `paceline scale --dry-run --json` prints, without secrets."""
         target = self.plan.target
         content: Mapping[str, Any] = {
             "target": None if target is None else {target.name: target.value},
@@ -98,14 +98,14 @@ class ScalePreview:
         return dict(redact_tree(content))
 
     def tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-        """Headings and rows: the trainings, then the batch sizes."""
+        """Return the tables of trainings and of batch sizes, each as its heading and its rows."""
         return [
             (TRAININGS, [_training_row(each) for each in self.trainings]),
             (SIZES, list(map(_size_row, self.sizes))),
         ]
 
     def rows(self) -> list[tuple[str, str]]:
-        """Rows below the tables: label and text."""
+        """Return the rows below the tables, as label and text."""
         plan = self.plan
         return [
             ("target", redact(self.target_text)),
@@ -116,7 +116,7 @@ class ScalePreview:
 
 
 def preview(config: ExperimentConfig, verifies: bool = True) -> ScalePreview:
-    """Return what a study of the config would do. Builds the model and the data in this process.
+    """Return the preview of a study of the config. Builds the model and the data in this process.
 
     Args:
         config: with its section `scale`.

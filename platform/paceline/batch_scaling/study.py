@@ -1,8 +1,8 @@
 """The course of a study.
 
-look at the model and the data  ->  the config as it is, trained to the target, with checkpoints on its way
+inspect the model and the data  ->  the config as it is, trained to the target, with checkpoints on its way
   ->  branches with larger batches, from the start and from these  ->  the time of a step at each batch size
-  ->  what each batch size takes to the target  ->  the best of them, trained to the target with each seed
+  ->  the time to the target with each batch size  ->  the best of them, trained to the target with each seed
 """
 
 from collections.abc import Sequence
@@ -28,11 +28,11 @@ from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
 
 VERIFYING_SHARE = 0.6
-"""Of the budget, what is kept back for the verification at the most."""
+"""Largest share of the budget that is reserved for the verification."""
 
 
 class ScaleStudy:
-    """Measures on a bench, and concludes.
+    """Runs a study on a bench, and draws its conclusions.
 
     Args:
         folder: for checkpoints; all workers see it.
@@ -52,7 +52,7 @@ class ScaleStudy:
         self._jobs = StudyJobs(bench, clock, folder)
 
     def run(self) -> ScaleFindings:
-        """Do everything.
+        """Run the whole study.
 
         Raises:
             StudyFailed: the config as it is cannot be trained, or does not reach the target.
@@ -109,7 +109,7 @@ class ScaleStudy:
         found = _with_table(found, plan, steps)
         critical = found.critical
         found = self._chosen(found, plan)
-        # the verification has corrected what the table was made with
+        # the verification has corrected the critical batch size that the table was made with
         return found if found.critical == critical else _with_table(found, plan, steps)
 
     def _measured_steps(self, found: ScaleFindings, plan: StudyPlan) -> "_Steps":
@@ -143,9 +143,11 @@ class ScaleStudy:
     def _candidates(
         self, found: ScaleFindings, plan: StudyPlan, here: Sequence[ScaleRow], own_row: ScaleRow
     ) -> list[Candidate]:
-        """Return what is predicted to be faster than the config as it is: a batch size that grows where that is faster
-        than any fixed one; then the knee, since a smaller batch that is hardly slower is the smaller change; then the
-        fastest."""
+        """Return the candidates that are predicted to be faster than the config as it is.
+
+        The order is: a growing batch size if that is faster than any fixed one; then the knee, since a smaller batch
+        that is hardly slower is the smaller change; then the others, the fastest first.
+        """
         tried = [row for row in here if row.global_batch_size > plan.own_batch_size]
         rows = [row for row in tried if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
         knee = knee_of(rows)
@@ -177,7 +179,7 @@ class _Steps:
 
     largest_trained: int
     measured: dict[int, MeasuredStep]
-    """By batch size."""
+    """Measured steps by batch size."""
 
     @property
     def model(self) -> StepTimeModel:
@@ -185,7 +187,7 @@ class _Steps:
 
 
 def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFindings:
-    """Add what each batch size and number of workers takes to the target."""
+    """Add the table of the time and cost to the target of each batch size and number of workers."""
     sizes, model = plan.batch_sizes(steps.largest_trained), steps.model
     rows = goodput_table(
         sizes,

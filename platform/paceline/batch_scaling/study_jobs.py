@@ -1,4 +1,4 @@
-"""The jobs of a study, and the count of what they spend."""
+"""Jobs of a study, and the samples that they use."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +13,14 @@ from paceline.bench.jobs import THROUGHPUT, Answer, Job, part_of
 from paceline.config.experiment import ExperimentConfig
 
 OWN, BRANCH = "own", "branch"
-"""Folders of checkpoints: of the config as it is, and of the branch that is being trained."""
+"""Checkpoint folders of the config as it is, and of the branch that is being trained."""
 WINDOWS, WINDOW_SECONDS = 5, 0.3
 TURNS = 5
-"""How often each of two configs is measured in turn."""
+"""Number of times that each config is measured when configs take turns."""
 
 
 class StudyJobs:
-    """Does the jobs of a study on a bench.
+    """Runs the jobs of a study on a bench.
 
     Args:
         folder: for checkpoints; all workers see it.
@@ -49,17 +49,17 @@ class StudyJobs:
         return _required(self.train(config, checkpoints=OWN), "trained")
 
     def train(self, config: ExperimentConfig, **options: Any) -> Answer:
-        """Do `segment.train_segment`."""
+        """Run the job `segment.train_segment`, and count its samples."""
         answer = self._do(TRAIN_SEGMENT, config, **options)
         self.samples_spent += int(answer.values.get("samples", 0))
         return answer
 
     def branch(self, config: ExperimentConfig, begun: str, checkpoint: str | None = None) -> Mapping[str, Any] | None:
-        """Train a branch; None where no time is left, or where it fails, which is noted.
+        """Train a branch, and return its values; None if no time is left, or if it fails, which adds a note.
 
         Args:
-            begun: where it begins, in words.
-            checkpoint: of the config as it is, that it begins at; None for the initial weights.
+            begun: description of the start of the branch, for the note.
+            checkpoint: checkpoint of the config as it is that the branch starts from; None for the initial weights.
         """
         if not self.clock.has(0.0):
             return None
@@ -71,7 +71,7 @@ class StudyJobs:
         return answer.values
 
     def step_seconds(self, config: ExperimentConfig, size: int) -> float | None:
-        """Return the time of a step; None where it cannot be measured, which is noted."""
+        """Return the seconds per step; None if it cannot be measured, which adds a note."""
         answer = self._do(THROUGHPUT, config, windows=WINDOWS, window_seconds=WINDOW_SECONDS)
         if answer.problem:
             self.notes.append(f"the step of batch {size:,} could not be measured: {answer.problem}")
@@ -80,11 +80,11 @@ class StudyJobs:
         return float(median(seconds)) * size
 
     def sample_seconds_in_turn(self, configs: Mapping[int, ExperimentConfig]) -> dict[int, list[float]] | str:
-        """Return the seconds of a sample for each turn, by batch size; or why they cannot be measured. What slows the
-        machine for a while hits all configs.
+        """Return the seconds per sample for each turn, by batch size; or the reason why they cannot be measured. The
+        configs take turns, so that a temporary slowdown of the machine affects all of them.
 
         Args:
-            configs: by batch size.
+            configs: configs by batch size.
         """
         given = [*configs.values()] * TURNS
         answer = self._do(THROUGHPUT, *given, windows=WINDOWS, window_seconds=WINDOW_SECONDS)

@@ -1,4 +1,4 @@
-"""Benches that do one job after the other: a warm worker group under Ray Train, or this process."""
+"""Benches that run one job after the other: a warm worker group under Ray Train, or this process."""
 
 import sys
 import time
@@ -23,18 +23,18 @@ POLL_SECONDS = 0.05
 LEAVE_SECONDS = 4.0
 DISMISS_SECONDS = 2.0
 RENEW_SECONDS = 30.0
-"""How long the coordinator may take to name the worker processes that are to be ended for fresh ones."""
+"""Seconds that the coordinator may take to return the worker processes that are to be replaced by fresh ones."""
 START_TIMEOUT_SECONDS = 1800
 
 
 class Bench(Protocol):
-    """Does one job after the other."""
+    """Runs one job after the other."""
 
     def do(self, job: Job) -> Answer:
-        """Do a job, and wait for it, where that can be helped not longer than its limit.
+        """Run a job, and wait for its answer, if possible not longer than its limit.
 
         Raises:
-            RunFailed: there are no workers any more.
+            RunFailed: the workers are gone.
         """
 
 
@@ -47,10 +47,10 @@ def open_bench(
     folder: Path,
     listener: Stages,
 ) -> Iterator[Bench]:
-    """A bench for a config and for all that have as many workers.
+    """Open a bench for a config, and for all configs with the same number of workers.
 
     Args:
-        folder: where Ray may write.
+        folder: folder that Ray may write to.
 
     Raises:
         EnvironmentFault: GPUs, cores or the cluster are lacking.
@@ -64,7 +64,7 @@ def open_bench(
 
 
 class LocalBench:
-    """Does the jobs in this process, each as if it were the first. One that hangs outside of Python cannot be given up
+    """Runs the jobs in this process, each as if it were the first. A job that hangs outside of Python cannot be stopped
     here."""
 
     def __init__(self, config: ExperimentConfig, study: StudyKind) -> None:
@@ -76,7 +76,7 @@ class LocalBench:
         self._state = ProcessState()
 
     def do(self, job: Job) -> Answer:
-        """Do a job, and wait for it."""
+        """Run a job, and wait for its answer."""
         import torch
 
         from paceline.bench.fresh_process import do_in_fresh_process
@@ -88,14 +88,14 @@ class LocalBench:
             return do_in_fresh_process(job, self._config, self._device, self._study)
         threads = torch.get_num_threads()
         try:
-            # the user's code may print, and on stdout only the result belongs
+            # the user's code may print, but only the result may be written to stdout
             with redirect_stdout(sys.stderr), raising_after(job.limit_seconds):
                 return do_job(job, self._base, DistContext.current(self._device))
         except LimitReached:
             return gave_up(job, self._study)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # a library's own, such as a panic in Rust: a later launch would meet it again
+        except BaseException as error:  # such as a panic in Rust: a later launch would raise it again
             return Answer(problem=describe(error, 0).reason, kind="error")
         finally:
             torch.set_num_threads(threads)
@@ -103,13 +103,13 @@ class LocalBench:
 
 
 class RayBench:
-    """Does the jobs on a worker group that stays."""
+    """Runs the jobs on a worker group that stays alive between jobs."""
 
     def __init__(self, coordinator: Any, fitting: TrainerThread, study: StudyKind) -> None:
         self._coordinator, self._fitting, self._study = coordinator, fitting, study
 
     def do(self, job: Job) -> Answer:
-        """Do a job, and wait for it.
+        """Run a job, and wait for its answer.
 
         Raises:
             RunFailed: the worker group has ended.
@@ -132,12 +132,12 @@ class RayBench:
             raise RunFailed(f"the process that holds the {noun} together has died: {first_line(error)}") from None
 
     def _renew(self) -> None:
-        """Let Ray Train start the worker processes again, for a job in fresh ones."""
+        """Make Ray Train restart the worker processes, for a job in fresh processes."""
         import ray
 
         from paceline.bench.coordinator import end_workers
 
-        if end_workers(self._coordinator, RENEW_SECONDS):  # otherwise the job has a process that was used before
+        if end_workers(self._coordinator, RENEW_SECONDS):  # otherwise the job runs in a used process
             ray.get(self._coordinator.dismiss.remote())
 
     def _give_up(self, job: Job) -> None:
@@ -163,7 +163,7 @@ def _ray_bench(
     from paceline.cluster.worker_group import ray_for_workers
 
     with (
-        redirect_stdout(sys.stderr),  # what workers print arrives on stdout, where only the result belongs
+        redirect_stdout(sys.stderr),  # workers' output arrives on stdout, which is only for the result
         ray_for_workers(address, lambda: sent_modules(config, study.section), listener) as finish_imports,
         terminating_interrupts(),  # Ray has taken SIGTERM for itself
     ):
@@ -207,7 +207,7 @@ def _trainer(
         folder,
         study.section,
         START_TIMEOUT_SECONDS,
-        # how often a job may lose its workers is the coordinator's to say
+        # the coordinator limits the number of times that a job may lose its workers
         max_failures=-1,
         controller_failures=-1,
     )

@@ -12,7 +12,7 @@ from paceline.cluster.warm_worker import ask, serve
 from paceline.engine.dist_context import DistContext
 
 LOSSES = 2
-"""How often a job may lose its workers before it counts as failed."""
+"""Number of times that a job must lose its workers to count as failed."""
 
 
 def serve_jobs(loop_config: dict[str, Any]) -> None:
@@ -34,14 +34,14 @@ class JobCoordinator:
 
     def __init__(self, timeout_seconds: float) -> None:
         """Args:
-        timeout_seconds: how long a collective operation of a job may take.
+        timeout_seconds: timeout of a job's collective operations.
         """
         self._timeout_seconds = timeout_seconds
         self._waiting: deque[NumberedJob] = deque()
         self._begun: NumberedJob | None = None
-        """What the group is at work on."""
+        """Job that the group is working on; None between jobs."""
         self._losses = 0
-        """How often the workers of that job have died."""
+        """Number of times that the workers of the current job have died."""
         self._answers: dict[int, Answer] = {}
         self._numbers = 0
         self._incarnation = 0
@@ -50,7 +50,7 @@ class JobCoordinator:
         self._changed = asyncio.Condition()
 
     async def enter(self, slot: int, generation: int, rank: int, worker: bytes) -> int | None:
-        """A worker process reports for work; returns the incarnation of its group, or None: it is to leave."""
+        """Register a worker process. Return the incarnation of its group, or None if the process must exit."""
         if self._closed:
             return None
         if rank == 0:
@@ -62,7 +62,7 @@ class JobCoordinator:
         return self._incarnation
 
     def _take_back(self) -> None:
-        """The group was started again: its job is done again, or given up."""
+        """Requeue the job of a group that was restarted, or give it up after too many losses."""
         lost, self._begun = self._begun, None
         if lost is None or lost.number in self._answers:
             return
@@ -73,8 +73,10 @@ class JobCoordinator:
             self._waiting.appendleft(lost)
 
     async def take(self, slot: int, generation: int, incarnation: int) -> NumberedJob | None:
-        """The next job of the group; waits until there is one. None: it is to leave. Called by rank 0. A group that was
-        ended, or started again, gets no answer: Ray Train would take its leave for the end of the training."""
+        """Wait for the next job of the group, and return it; None if the group must exit. Called by rank 0.
+
+        A group that was ended or restarted gets no answer: Ray Train would take its exit for the end of the training.
+        """
         await self._until(lambda: self._closed or (incarnation == self._incarnation and bool(self._waiting)))
         if self._closed:
             return None
@@ -82,16 +84,16 @@ class JobCoordinator:
         return self._begun
 
     async def finish(self, number: int, answer: Answer) -> None:
-        """A job has been done; the first answer counts, and nothing of it is lost any more."""
+        """Store the answer of a job; only the first answer counts."""
         if number != self._numbers:
-            return  # of a job that was answered before
+            return  # from a job that was already answered
         self._answers.setdefault(number, answer)
         if self._begun is not None and self._begun.number == number:
             self._begun = None
         await self._notify()
 
     async def do(self, job: Job) -> Answer:
-        """Have a job done, and wait for its answer. Called by the driver, for one job at a time."""
+        """Queue a job, and wait for its answer. Called by the driver, for one job at a time."""
         self._numbers += 1
         number, self._losses = self._numbers, 0
         self._waiting.append(NumberedJob(number, job, self._timeout_seconds))
@@ -100,22 +102,22 @@ class JobCoordinator:
         return self._answers.pop(number)
 
     async def give_up(self, answer: Answer) -> None:
-        """Answer the job that is waited for, whose workers may hang in it and are going to be ended."""
+        """Answer the current job on behalf of its workers, which may hang in it and will be killed."""
         await self.finish(self._numbers, answer)
 
     async def dismiss(self) -> None:
-        """The group has been ended between two jobs: none of its processes takes another one."""
+        """Prevent the processes of a group that was ended between two jobs from taking another job."""
         self._incarnation += 1
         self._workers = []
         await self._notify()
 
     async def close(self) -> None:
-        """Let the group leave."""
+        """Make the processes of the group exit."""
         self._closed = True
         await self._notify()
 
     def workers(self) -> list[bytes]:
-        """The pickled handles of the group's processes."""
+        """Return the pickled handles of the group's processes."""
         return self._workers
 
     async def _notify(self) -> None:
@@ -128,7 +130,7 @@ class JobCoordinator:
 
 
 def end_workers(coordinator: Any, timeout_seconds: float) -> bool:
-    """End the group's processes; Ray Train starts others in their place. Returns whether there were any."""
+    """Kill the group's processes; Ray Train starts others in their place. Return True if there were any."""
     import ray
 
     workers: list[bytes] = []
@@ -140,7 +142,7 @@ def end_workers(coordinator: Any, timeout_seconds: float) -> bool:
 
 
 def kill_group(coordinator: Any, timeout_seconds: float) -> None:
-    """End the group's processes, and the coordinator."""
+    """Kill the group's processes, and the coordinator."""
     import ray
 
     try:

@@ -1,7 +1,7 @@
-"""Jobs of a bench: trainings, measurements and looks at the model. They travel between processes.
+"""Jobs of a bench: trainings, measurements and inspections of the model. They are sent between processes.
 
-The driver asks for one job after the other; each is done by all ranks of the one worker group, and answered by rank 0.
-Light to import: the functions that do the jobs are named by their import paths, and loaded where they run.
+The driver sends one job after the other. All ranks of the one worker group run it, and rank 0 answers.
+Light to import: the functions that run the jobs are named by import path, and loaded where they run.
 """
 
 from collections.abc import Mapping
@@ -25,18 +25,18 @@ THROUGHPUT = "paceline.bench.throughput:throughput"
 
 @dataclass(frozen=True)
 class StudyKind:
-    """A kind of study that is done on a bench, such as tune-ups: its names in messages and in the config."""
+    """Kind of study that runs on a bench, such as tune-ups: its names in messages and in the config."""
 
     noun: str
     """`tune-up`."""
     section: "Kind"
     """Section of the config, whose `budget_seconds` limits it: `tuneup`."""
     code: str
-    """Of the error that hardware, code, model or data have changed since an earlier launch."""
+    """Error code used if hardware, code, model or data have changed since an earlier launch."""
 
     @property
     def command(self) -> str:
-        """The command that does it."""
+        """Command that runs the study."""
         return f"paceline {self.section}"
 
     @property
@@ -48,22 +48,22 @@ class StudyKind:
 
 @dataclass(frozen=True)
 class Job:
-    """One piece of work."""
+    """One job of a bench."""
 
     function: str
     """Import path of the function that does it, on every rank: `(configs, options, ranks) -> values`, all plain JSON
     values but the configs, which are validated, and the `DistContext`. The values of rank 0 are the answer."""
     configs: tuple[TrialWorkerSpec, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of that function, in plain values."""
+    """Options of that function, as plain JSON values."""
     limit_seconds: float = inf
-    """After so long it is given up, and the worker processes that may hang in it are ended."""
+    """Seconds after which the job is given up, and the worker processes that may hang in it are killed."""
     checks_again: bool = False
-    """Whether a later launch does it again, and continues only if its answer is the same; see `ResumableBench`."""
+    """True if a later launch repeats the job, and continues only if its answer is the same; see `ResumableBench`."""
     in_fresh_processes: bool = False
-    """Whether it is done where nothing has been built before."""
+    """True if the job runs in processes in which nothing has been built before."""
     folder: str = ""
-    """Folder that the function may write to, as its option `root`. It may be another one in a later launch."""
+    """Folder that the function may write to, passed as its option `root`. A later launch may use a different one."""
 
     @property
     def name(self) -> str:
@@ -85,19 +85,19 @@ class Answer:
     """The result of a job."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Plain JSON values; empty when it failed."""
+    """Plain JSON values; empty if the job failed."""
     problem: str = ""
-    """Why it failed; empty when it did not."""
+    """Reason for the failure; empty if the job succeeded."""
     kind: str = ""
-    """`error`, `oom` or `diverged` when it failed; `lost` when its workers died."""
+    """`error`, `oom` or `diverged` if the job failed; `lost` if its workers died."""
 
 
 def gave_up(job: Job, study: StudyKind) -> Answer:
-    """The answer to a job that has reached its limit."""
+    """Return the answer to a job that has reached its limit."""
     hint = f"if it is no more than slow, raise {study.section}.budget_seconds"
     return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended: {hint}", kind="lost")
 
 
 def part_of(config: ExperimentConfig) -> TrialWorkerSpec:
-    """A config as a part of the worker_spec that all jobs have in common."""
+    """Return a config as the part of the worker spec that differs between jobs."""
     return TrialWorkerSpec(shareable(config).model_dump_json(), tuple(objects_in(config.model_dump())))

@@ -1,4 +1,4 @@
-"""Parts of a Python object: its code, and all that this refers to in its own module."""
+"""Parts of a Python object: its code, and everything in its module that the code refers to."""
 
 import dis
 import inspect
@@ -18,16 +18,16 @@ MAIN = ("__main__", "__mp_main__")
 PLAIN = (str, bytes, int, float, complex, bool, type(None), Enum, PurePath, torch.dtype, torch.device)
 SPACES = (Namespace, SimpleNamespace)
 LONGEST = 1000
-"""Of a collection that has more, the length alone is read: it is data rather than a setting."""
+"""Most items of a collection that are read. Of a longer one only the length is read: it is data, not a setting."""
 
 
 def parts_of(target: Any, with_files: Collection[str]) -> dict[str, str]:
-    """Texts by the name of a function, a class or a global of its module: the same in every process, and others when
-    what the object does is another.
+    """Return texts by the name of each function, class or global of the module that the target refers to. They are the
+    same in every process, and differ if the object's behaviour differs.
 
     Args:
         target: a callable.
-        with_files: modules whose code is known by their files, or is nobody's concern.
+        with_files: modules whose code is compared by their files, or need not be compared.
     """
     home = _module_of(target)
     reader = _Reader(MAIN if home in with_files else (home, *MAIN))
@@ -38,7 +38,7 @@ def parts_of(target: Any, with_files: Collection[str]) -> dict[str, str]:
 def _module_of(target: Any) -> str:
     while isinstance(target, partial):
         target = target.func
-    with suppress(ValueError):  # it makes up attributes without end
+    with suppress(ValueError):  # it invents attributes without end
         target = inspect.unwrap(target)
     return str(getattr(target, "__module__", ""))
 
@@ -50,10 +50,10 @@ class _Reader:
         self.parts: dict[str, list[str]] = defaultdict(list)
 
     def read(self, value: Any, place: str) -> None:
-        """Read a value with all that it holds, as far as it lets itself be read.
+        """Read a value with everything that it contains, as far as possible.
 
         Args:
-            place: the part that refers to it.
+            place: part that refers to the value.
         """
         if isinstance(value, PLAIN):
             self.parts[place].append(repr(value))
@@ -67,7 +67,7 @@ class _Reader:
     def _read_once(self, value: Any, place: str) -> None:
         if id(value) in self._seen:
             return
-        self._seen[id(value)] = value  # kept alive, so that nothing else gets its number
+        self._seen[id(value)] = value  # kept alive, so that its `id` is not reused
         if isinstance(value, partial):
             self._read_all((value.func, value.args, value.keywords), place)
         elif isinstance(value, Mapping):
@@ -92,7 +92,7 @@ class _Reader:
                 self.read(each, place)
 
     def _read_code(self, value: Any, place: str) -> None:
-        """A function, a class, or an object of one; of another module, no more than what it is bound to."""
+        """Read a function, a class, or an object of one; from another module, only the variables of its closure."""
         kind = _kind_of(value)
         name = kind.__qualname__
         if kind.__module__ not in self._modules:
@@ -131,12 +131,12 @@ class _Reader:
 
     def _read_cells(self, function: Any, name: str) -> None:
         for cell in getattr(function, "__closure__", None) or ():
-            with suppress(ValueError):  # it is empty as yet
+            with suppress(ValueError):  # the cell is still empty
                 self.read(cell.cell_contents, name)
 
 
 def _kind_of(value: Any) -> Any:
-    """The function or the class that a value is, or else its class."""
+    """Return the value itself if it is a function or a class, else its class."""
     return value if isinstance(value, type) or hasattr(value, "__code__") else type(value)
 
 

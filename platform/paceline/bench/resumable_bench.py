@@ -1,7 +1,7 @@
-"""A bench that writes down the result of each job, and answers those that an earlier launch has done from there.
+"""A bench that logs the result of each job, and replays the results of an earlier launch.
 
-What a study does next depends on the answers and on the time that they took, and on nothing else. So the same course
-reaches the same place again in no time, and resumes from there.
+The next job of a study depends only on the earlier answers and on the time that they took. So a new launch replays the
+same jobs immediately, and resumes where the earlier launch ended.
 """
 
 import time
@@ -18,42 +18,42 @@ from paceline.errors import EnvironmentFault, RunFailed
 from paceline.redaction import redact
 
 LOSSES = 2
-"""How often a job may end the study before it counts as failed."""
+"""Number of times that a job must end the study to count as failed."""
 START_ANEW = "start again with --new"
 
 
 class SpentTime:
-    """Seconds since a study began, without those between its launches. They pass at the end of each job alone: what
-    is decided between two jobs depends on nothing that could not be written down."""
+    """Seconds since a study began, without those between its launches. They advance only at the end of each job, so
+    that decisions between two jobs depend only on logged values."""
 
     def __init__(self, began: float, now: Callable[[], float] = time.monotonic) -> None:
         """Args:
-        began: when the command began, on the same clock as `now`.
+        began: start of the command, on the same clock as `now`.
         """
         self._began, self._now = began, now
         self._shown = 0.0
 
     def __call__(self) -> float:
-        """Seconds at the end of the newest job."""
+        """Return the seconds at the end of the newest job."""
         return self._shown
 
     @property
     def exact(self) -> float:
-        """Seconds by now."""
+        """Seconds until now."""
         return self._now() - self._began
 
     def pass_on(self) -> None:
-        """A job has ended."""
+        """Advance the time to now, at the end of a job."""
         self._shown = self.exact
 
     def go_on_from(self, seconds: float) -> None:
-        """An earlier launch has spent so much by the end of the job that is answered again."""
+        """Set the time to the seconds that an earlier launch had spent by the end of the job that is replayed."""
         self._began = self._now() - seconds
         self._shown = seconds
 
 
 class ResumableBench:
-    """Has another bench do the jobs, and keeps the answers."""
+    """Runs the jobs on another bench, and stores the answers."""
 
     def __init__(self, bench: Bench, log: JobLog, spent: SpentTime, study: StudyKind) -> None:
         self._bench, self._log, self._spent, self._study = bench, log, spent, study
@@ -61,12 +61,11 @@ class ResumableBench:
         self._first: Job | None = None
 
     def do(self, job: Job) -> Answer:
-        """Do a job, unless an earlier launch has.
+        """Run a job, unless an earlier launch has run it.
 
         Raises:
-            RunFailed: there are no workers any more.
-            EnvironmentFault: what an earlier launch has done was another course, or was done on other hardware or with
-                other code.
+            RunFailed: the workers are gone.
+            EnvironmentFault: the earlier launch ran other jobs, or ran on other hardware or with other code.
             KeyboardInterrupt: the user interrupts, and a library has caught that.
         """
         raise_swallowed_interrupt()
@@ -85,7 +84,7 @@ class ResumableBench:
         return known.answer
 
     def _check_again(self, job: Job, before: Answer) -> None:
-        """Refuse to continue on other hardware, or with other code or data, than the earlier launch has measured."""
+        """Raise an error if hardware, code or data differ from those that the earlier launch has measured."""
         now = self._bench.do(job)
         if now.problem:
             raise EnvironmentFault(
@@ -106,14 +105,14 @@ class ResumableBench:
         return answer
 
     def _is_of_first(self, job: Job) -> bool:
-        """Return True for jobs about the config of the first one alone: without it there is nothing to compare with,
-        and it is tried again and again."""
+        """Return True if the job is only about the config of the first job. Such a job is retried without limit, since
+        the study has nothing to compare with if it fails."""
         return self._first is None or is_of(job, self._first, self._study)
 
     def _done(self, job: Job, digest: str) -> Answer:
-        """Its answer; where there is none, it is left for a later launch."""
+        """Return the answer of the job; if it has none, leave the job to a later launch."""
         try:
-            self._log.begin(digest)  # an interrupt while that is being written is not the fault of the job either
+            self._log.begin(digest)  # an interrupt during this write is not the job's fault either
             return _without_secrets(self._bench.do(job))
         except RunFailed:  # the workers are gone
             with suppress(EnvironmentFault):
@@ -126,7 +125,7 @@ class ResumableBench:
 
 
 def _without_secrets(answer: Answer) -> Answer:
-    """The answer with the messages of the user code as they may be stored."""
+    """Return the answer with secrets redacted from the messages of the user code."""
     warnings = [redact(each) for each in answer.values.get("warnings", ())]
     values = {**answer.values, "warnings": warnings} if warnings else answer.values
     return replace(answer, problem=redact(answer.problem), values=values)

@@ -1,4 +1,4 @@
-"""A trainer that runs some steps at a time, for as long as somebody wants to measure it."""
+"""A trainer that runs a few steps at a time, to measure them."""
 
 from collections.abc import Mapping
 from time import perf_counter
@@ -23,7 +23,7 @@ ENDLESS = {
     "scale": None,
     "tuneup": None,
 }
-"""What makes a training continue for as long as it is asked for steps, with nothing but steps in it."""
+"""Overrides for a training that makes as many steps as requested, and nothing but steps."""
 
 
 CALIBRATION_SECONDS = 0.1
@@ -43,10 +43,10 @@ class Window(NamedTuple):
 
 
 class Stepper:
-    """The training of a config, step by step. It saves nothing, and tells nobody.
+    """The training of a config, step by step. It saves and reports nothing.
 
-    Several may live in one process and take turns: what a config says of the process as a whole is set again for each.
-    Every rank must have the same ones, and call the same methods.
+    Several may exist in one process and take turns: each one sets the config's process-wide flags again before its
+    steps. Every rank must have the same steppers, and call the same methods.
 
     Raises:
         PacelineError: the config cannot be trained.
@@ -61,13 +61,13 @@ class Stepper:
         self.trainer.open()
         self._steps = self.trainer.steps()
         self.ahead = self._steps_ahead(config)
-        """Optimizer steps that loader processes hold ready."""
+        """Number of optimizer steps that loader processes have prefetched."""
         self.warnings = reporter.warnings
-        """Warnings when it was built."""
+        """Warnings raised while the trainer was built."""
         self.build_seconds = perf_counter() - begun
 
     def run(self, steps: int) -> Window:
-        """So many optimizer steps, and how long they took; the device is waited for before and after."""
+        """Run this number of optimizer steps, and return their time. Synchronises the device before and after."""
         apply_flags(self._config.trainer)
         self._settle()
         position = self.trainer.state.position
@@ -78,8 +78,8 @@ class Stepper:
         return Window(steps, position.samples - samples, perf_counter() - begun)
 
     def calibrate(self) -> float:
-        """Seconds of a step; the same on all ranks, since the others must take as many as rank 0."""
-        self.run(2)  # what is made at the first steps: buffers, optimizer state, compiled code
+        """Return the seconds per step as measured on rank 0, since all ranks must run the same number of steps."""
+        self.run(2)  # the first steps make buffers, optimizer state and compiled code
         steps, seconds = 1, 0.0
         while True:
             seconds = self._ranks.from_first([self.run(steps).seconds])[0]
@@ -88,13 +88,13 @@ class Stepper:
             steps *= 2
 
     def catch_up(self) -> None:
-        """The steps that do not count after another training has had its turn: loader processes have loaded ahead
-        meanwhile, and those batches cost nothing now."""
+        """Run the steps that do not count after another training's turn: the loader processes have prefetched their
+        batches in the meantime, so that loading them costs nothing."""
         if self.ahead:
             self.run(self.ahead)
 
     def close(self) -> None:
-        """Release its loader processes."""
+        """Stop the loader processes."""
         self.trainer.close()
 
     def _steps_ahead(self, config: ExperimentConfig) -> int:
@@ -108,11 +108,11 @@ class Stepper:
 
 
 class Quiet(MemoryReporter):
-    """Keeps nothing but warnings: a training that is measured for long would fill the memory with its points."""
+    """Keeps only warnings: the metrics of a long measurement would fill the memory."""
 
     @property
     def warnings(self) -> list[str]:
-        """The messages of all warnings so far."""
+        """Messages of all warnings so far."""
         return [str(details.get("message", "")) for kind, details in self.events if kind == "warning"]
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,1 +1,1 @@
-"""What happens beside the optimizer steps: one file per callback."""
+"""Callbacks, which run between optimizer steps: one file per callback."""

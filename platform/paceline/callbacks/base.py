@@ -1,4 +1,4 @@
-"""What every callback's config offers."""
+"""Base class of the callback configs."""
 
 from typing import TYPE_CHECKING
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Control(IntEnum):
-    """What a hook asks the training loop for. The workers agree on the largest request before it takes effect.
+    """Request from a hook to the training loop. The workers agree on the largest request before it takes effect.
 
     A request from `on_evaluation_end` or `on_epoch_end` takes effect after that step; one from `on_step_end` after the
     same step on all workers, within about half a second (at once with one worker).
@@ -46,7 +46,7 @@ class Control(IntEnum):
 
 
 class Progress(Protocol):
-    """How far training has come."""
+    """Progress of the training."""
 
     step: int
     epoch: int
@@ -55,7 +55,7 @@ class Progress(Protocol):
 
 
 class TrainContext:
-    """What a callback sees of the training. One object for the whole run; its properties follow the training."""
+    """View of the training for callbacks. One object for the whole run; its properties follow the training."""
 
     def __init__(
         self,
@@ -122,24 +122,24 @@ class Callback:
 
     draws_random_numbers = False
     """True for a callback that draws from numpy's or Python's global generator. Each training step then seeds these as
-    well, so that a resumed run draws what the whole one would; that takes as long as some operations of a small model.
-    torch's generators are always seeded."""
+    well, so that a resumed run draws the same numbers as an uninterrupted one. Seeding takes as long as a few
+    operations of a small model. torch's generators are always seeded."""
 
     stop_reason = ""
-    """Why the callback returned `Control.STOP`, such as `val/loss below 0.1`. Shown in the result of the run, which
-    names the callback's class if this is empty."""
+    """Reason for returning `Control.STOP`, such as `val/loss below 0.1`. The result of the run shows it, or the name of
+    the callback's class if it is empty."""
 
     def setup(self, ctx: TrainContext) -> None:
-        """The model and the optimizer are ready; no checkpoint is loaded yet. Create here what has a state."""
+        """Called when model and optimizer are ready and no checkpoint is loaded yet. Create stateful objects here."""
 
     def on_train_start(self, ctx: TrainContext) -> None:
-        """Training starts or resumes; the state of a checkpoint is loaded."""
+        """Called when training starts or resumes; the state of a checkpoint is loaded."""
 
     def on_step_end(self, ctx: TrainContext) -> Control | None:
-        """An optimizer step is done."""
+        """Called after each optimizer step."""
 
     def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control | None:
-        """The model was evaluated after this step.
+        """Called when the model was evaluated after this step.
 
         Args:
             metrics: the evaluation's results, such as `val/loss`; the same on all workers.
@@ -159,7 +159,7 @@ class Callback:
         """The last step is done; the final checkpoint is saved afterwards."""
 
     def close(self) -> None:
-        """Release what the callback holds; called last, also after an error."""
+        """Release the callback's resources; called last, also after an error."""
 
     def evaluation_context(self, ctx: TrainContext) -> AbstractContextManager[Any]:
         """Context in which the model is evaluated, such as with averaged weights."""
@@ -170,7 +170,7 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; tensors arrive on the CPU."""
+        """Restore the state that `state_dict` returned; tensors arrive on the CPU."""
 
 
 def overrides(callback: Callback, hook: str) -> bool:

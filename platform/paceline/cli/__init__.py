@@ -1,6 +1,6 @@
-"""The command line. It calls the public functions and nothing else; what it imports at the top must stay light.
+"""The command line. It calls only public functions, and its imports at the top of a file must stay light.
 
-Each command is a file of this room: its options, and the function that it calls.
+Each command is a file of this package: its options, and the function that it calls.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def _refuse_unknown_command(parser: argparse.ArgumentParser, arguments: Sequence
 
 
 def _about_unknown(arguments: Sequence[str]) -> str:
-    """What is wrong with arguments of a command that takes overrides: no flags of it, and no `key.path=value`."""
+    """Describe arguments that are neither flags of a command that takes overrides, nor `key.path=value`."""
     if not any(argument.startswith("-") for argument in arguments):
         return f"{' '.join(arguments)}: write key.path=value"
     return f"{_unrecognized(arguments)} (fields are set as key.path=value, such as trainer.epochs=3)"
@@ -181,9 +181,9 @@ def _fault_of(error: OSError) -> EnvironmentFault:
 
 
 def _report(error: PacelineError, as_json: bool) -> int:
-    """Tell an error without a traceback of ours: every problem of a config, or the failing rank's own traceback.
+    """Report an error without Paceline's traceback: every problem of a config, or the failing rank's own traceback.
 
-    Secrets are hidden: a problem names the override that it is about, an exception what it was called with.
+    Secrets are hidden: a problem contains its override, and an exception may contain arguments.
     """
     from paceline.redaction import redact
 

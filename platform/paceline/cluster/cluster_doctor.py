@@ -25,28 +25,28 @@ UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     name: str
-    """What was looked at, such as `torch`."""
+    """Name of the check, such as `torch`."""
     ok: bool | None
-    """True: fine. False: a run would fail. None: worth knowing, but no obstacle."""
+    """True if it passed, False if a run would fail, None if it is worth knowing but prevents nothing."""
     detail: str
-    """What was found."""
+    """Result of the check, as text."""
     hint: str = ""
-    """What to do about it; empty when nothing needs to be done."""
+    """Fix to apply; empty when nothing needs to be done."""
     node: str = ""
-    """The node of a cluster that it is about; empty: this machine, or the cluster as a whole."""
+    """Node of a cluster that the check is about; empty for this machine, or for the cluster as a whole."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """What was measured, by name with its unit."""
+    """Measured values by name, such as `size_bytes`."""
 
 
 def examine(address: str, storage: str = "") -> list[DoctorCheck]:
-    """Connect to a cluster and look at all of it; takes up to half a minute or so.
+    """Connect to a cluster and check all of it; takes up to about 30 s.
 
     Args:
         address: as for `train`.
-        storage: folder of the runs, which all nodes must share, or an address; empty: it is not looked at.
+        storage: folder of the runs, which all nodes must share, or an address; empty: it is not checked.
     """
     from paceline.cluster.user_code import runtime_env  # imports the schema of configs
 

@@ -41,30 +41,30 @@ from paceline.storage.address import is_address, parse
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What an evaluation needs to know of a run."""
+    """A run to evaluate: its name, config, folder and newest checkpoint."""
 
     name: str
-    """As a person would name it."""
+    """Name for messages, such as `run mnist/20250101-120000-abcdef`."""
     config: ExperimentConfig
     folder: Path
-    """Everything that the run has on disk. Nothing in it changes."""
+    """Folder of the run on disk. An evaluation changes nothing in it."""
     checkpoint: str
-    """Folder of its newest checkpoint, or its address in an object store; empty where there is none."""
+    """Folder of its newest checkpoint, or its address in an object store; empty if it has none."""
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How a run is evaluated, other than by its own config."""
+    """Options of an evaluation, in addition to the run's config."""
 
     checkpoint: str | Path = "last"
-    """See `choose_checkpoint`."""
+    """Checkpoint to evaluate, see `choose_checkpoint`."""
     overrides: Overrides = field(default_factory=dict)
     """Dotted keys and values, or texts `key=value`."""
     objects: GivenObjects = field(default_factory=GivenObjects)
     address: str | None = field(default_factory=default_address)
-    """Of a Ray cluster; None: a private local Ray, or inside a submitted job its cluster."""
+    """Address of a Ray cluster; None for a private local Ray, or inside a submitted job for its cluster."""
     wait_seconds: float = 0.0
-    """How long to wait for room on a cluster."""
+    """Seconds to wait for free resources on a cluster."""
     listener: Listener = field(default_factory=SilentListener)
 
 
@@ -73,7 +73,7 @@ class Evaluated:
     """Metrics of a checkpoint."""
 
     run: str
-    """As a person would name it, such as `run mnist/20250101-120000-abcdef`."""
+    """Name for messages, such as `run mnist/20250101-120000-abcdef`."""
     checkpoint: str
     """Its folder, or its address in an object store."""
     step: int
@@ -87,7 +87,7 @@ class Evaluated:
         return shown
 
     def rows(self) -> list[tuple[str, str]]:
-        """As a small table: label and value."""
+        """Return the rows of a small table: label and value."""
         metrics = [(key, f"{value:.6g}") for key, value in sorted(self.metrics.items())]
         return _shown([_named(self.run), ("checkpoint", self.checkpoint), *metrics])
 
@@ -103,7 +103,7 @@ class Predicted:
     output: Path
     samples: int
     shapes: dict[str, list[int]]
-    """Of each tensor or column, by name; -1 for a dimension that differs from sample to sample."""
+    """Shape of each tensor or column, by name; -1 for a dimension that differs from sample to sample."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of `paceline predict --json`."""
@@ -111,7 +111,7 @@ class Predicted:
         return shown
 
     def rows(self) -> list[tuple[str, str]]:
-        """As a small table: label and value."""
+        """Return the rows of a small table: label and value."""
         shapes = [(name, f"shape {shape}") for name, shape in self.shapes.items()]
         return _shown([_named(self.run), ("checkpoint", self.checkpoint), ("written", str(self.output)), *shapes])
 
@@ -126,7 +126,7 @@ def _shown(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def evaluate_run(run: TrainedRun, sets: Sequence[str], options: EvaluationOptions) -> Evaluated:
-    """Metrics of a run's checkpoint on sets of its data, see `RunResult.evaluate`."""
+    """Compute the metrics of a run's checkpoint on sets of its data, see `RunResult.evaluate`."""
     with _working_folder(run) as folder:
         checkpoint, launch = _prepare(run, sets, options, folder)
         return Evaluated(run.name, checkpoint.place, checkpoint.step, _values(launch))
@@ -169,7 +169,8 @@ def _predict(run: TrainedRun, name: str, file: Path, folder: Path, options: Eval
 
 @contextmanager
 def _working_folder(run: TrainedRun) -> Iterator[Path]:
-    """A folder beside the run's own, where the workers of a cluster find it, too; made by whoever needs it."""
+    """Yield a folder beside the run's own, which the workers of a cluster find, too. It is not created here; it is
+    removed at the end."""
     folder = run.folder.parent / f".evaluation-{secrets.token_hex(6)}"
     try:
         yield folder
@@ -179,7 +180,8 @@ def _working_folder(run: TrainedRun) -> Iterator[Path]:
 
 @contextmanager
 def _shared_parts(run: TrainedRun, folder: Path, address: str | None) -> Iterator[str]:
-    """Where all workers can write: on a cluster, the object store of a run that is kept in one."""
+    """Yield a place that all workers can write to. On a cluster, this is the object store of a run that is kept in one;
+    otherwise it is `folder`."""
     if not (is_address(run.checkpoint) and on_cluster(address)):
         yield str(folder)
         return
@@ -223,7 +225,7 @@ def _prepare(
 
 
 def _values(launch: EvaluationLaunch) -> dict[str, float]:
-    """Return what the workers have found.
+    """Return the values that the workers have found.
 
     Raises:
         PacelineError: they failed.

@@ -43,7 +43,7 @@ WITHOUT_EFFECT = (
     "data.batch_size_schedule",
     "trainer.gradient_accumulation_steps",
 )
-"""Sections and fields that say nothing about an evaluation."""
+"""Sections and fields that have no effect on an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class GivenObjects:
 
 @dataclass(frozen=True)
 class ChosenCheckpoint:
-    """A checkpoint that is whole."""
+    """A complete checkpoint."""
 
     place: str
     """Its folder, or its address in an object store."""
@@ -71,10 +71,10 @@ class ChosenCheckpoint:
 
 
 def choose_checkpoint(newest: str, asked: str | Path) -> ChosenCheckpoint:
-    """The checkpoint to evaluate, once every byte of it has been compared with its manifest.
+    """Return the checkpoint to evaluate, once every byte of it has been compared with its manifest.
 
     Args:
-        newest: place of the run's newest checkpoint; empty where there is none.
+        newest: place of the run's newest checkpoint; empty if it has none.
         asked: `last`, `best` by the run's `checkpoint.monitor`, the name of one of the run's, such as `step-100`, or
             the folder or address of any.
 
@@ -117,7 +117,7 @@ def _instead(folder: Path) -> str:
 
 
 def _best_step(folder: Path) -> int:
-    """Step of the best evaluation that a run has kept the checkpoint of."""
+    """Return the step of the best evaluation whose checkpoint the run has kept."""
     from paceline.engine.checkpointer import COMPONENTS
     from paceline.engine.stateful import unpack
 
@@ -137,7 +137,8 @@ def _values(folder: Path) -> dict[str, Any]:
 def evaluation_config(
     config: ExperimentConfig, checkpoint: ChosenCheckpoint, overrides: Overrides, objects: GivenObjects
 ) -> ExperimentConfig:
-    """The config that a run is evaluated with: its own, at its own micro batch size, but for what was asked for.
+    """Return the config for an evaluation: the run's own, at its own micro-batch size, changed by overrides and
+    objects.
 
     Args:
         config: the run's.
@@ -177,7 +178,7 @@ def _micro_batch_size(config: ExperimentConfig, checkpoint: Path) -> int:
 
 
 def _accumulation(config: ExperimentConfig) -> int:
-    """A pipeline needs as many micro batches as in training."""
+    """Return the accumulation steps of training: a pipeline needs as many micro-batches as in training."""
     sizes = batch_sizes(config)
     return sizes.gradient_accumulation_steps if isinstance(sizes, BatchSizes) else 1
 
@@ -198,7 +199,8 @@ def _keys(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _with(config: ExperimentConfig, given: GivenObjects) -> ExperimentConfig:
-    """The config with the objects. Metrics and callbacks that are given replace those that only the program had."""
+    """Return the config with the objects. Given metrics and callbacks replace those that were Python objects of the
+    program."""
     lists: dict[str, Any] = {}
     if given.metrics is not None:
         lists["metrics"] = [each for each in config.metrics if not _is_absent(each) and each.name not in given.metrics]
@@ -227,7 +229,7 @@ def _require_objects(config: ExperimentConfig) -> None:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What one evaluation does. Travels to the workers."""
+    """Request of one evaluation. It is sent to the workers."""
 
     worker_spec: WorkerSpec
     checkpoint: str
@@ -235,7 +237,7 @@ class EvaluationRequest:
     sets: tuple[str, ...]
     """See `engine.evaluation.chosen_sets`."""
     parts: str = ""
-    """Where the predictions of each rank are written to, a folder or an address; empty: metrics are wanted."""
+    """Folder or address that the predictions of each rank are written to; empty if metrics are computed instead."""
 
     def travelling(self) -> "EvaluationRequest":
         """Return a copy with its Python objects pickled."""

@@ -16,23 +16,23 @@ HINT_OF_UNRECORDED = "`paceline sync` takes up those that the newest checkpoint 
 
 
 class FinalReport(NamedTuple):
-    """How training ended, and what the coordinator may not have."""
+    """End of training, with the readings that the coordinator may lack."""
 
     ending: dict[str, Any]
-    """As `run_rank` tells it."""
+    """End of training, as `run_rank` returns it."""
     unrecorded: Sequence[MetricReading] = ()
-    """What the coordinator has not said to be safe, in the order of the steps."""
+    """Readings that the coordinator has not confirmed as safe, in the order of the steps."""
     lost: int = 0
     """Number of readings that were dropped, since the coordinator had been away for too long."""
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> "FinalReport":
-        """The inverse of `message`; an ending that nothing was added to is one, too."""
+        """Read the mapping of `message`; an ending without these additions is accepted, too."""
         ending = {key: value for key, value in message.items() if key not in (_UNRECORDED, _LOST)}
         return cls(ending, message.get(_UNRECORDED, ()), message.get(_LOST, 0))
 
     def message(self) -> dict[str, Any]:
-        """One mapping of it all, for a coordinator's `finish`."""
+        """Return everything as one mapping, for a coordinator's `finish`."""
         return {**self.ending, _UNRECORDED: list(self.unrecorded), _LOST: self.lost}
 
 
@@ -47,7 +47,7 @@ def unrecorded_text(step: int) -> str:
 
 
 def write_outcome(folder: Path, ending: Mapping[str, Any]) -> None:
-    """Write down how training ended, for a coordinator or a command that has to start again.
+    """Write down the end of training, for a coordinator or a command that has to start again.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -56,7 +56,7 @@ def write_outcome(folder: Path, ending: Mapping[str, Any]) -> None:
 
 
 def read_outcome(folder: Path) -> dict[str, Any] | None:
-    """Return how training ended, as a coordinator wrote it down; None when it did not, or when the file is damaged."""
+    """Return the end of training that a coordinator wrote down; None if it wrote none, or if the file is damaged."""
     try:
         outcome = json.loads((folder / OUTCOME).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -65,7 +65,7 @@ def read_outcome(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_whole(outcome: Mapping[str, Any]) -> bool:
-    """Return whether what is there of an outcome is what it should be."""
+    """Return True if the entries of an outcome have the expected types."""
     counts = [outcome[name] for name in ("step", "epoch", "samples", "peak_memory_bytes") if name in outcome]
     values, failure = outcome.get("metrics", {}), outcome.get("failure", {})
     return (
@@ -89,5 +89,5 @@ def forget_outcome(folder: Path) -> None:
 
 
 def without_secrets(ending: dict[str, Any]) -> dict[str, Any]:
-    """Return how training ended, without secrets of the command line, which a worker does not know."""
+    """Return the end of training without secrets of the command line, which a worker does not know."""
     return {**ending, "failure": redact_tree(ending["failure"])} if "failure" in ending else ending

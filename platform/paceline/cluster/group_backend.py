@@ -27,50 +27,50 @@ class GroupBackend(Backend):  # type: ignore[misc]
     share_cuda_visible_devices = True
 
     def on_start(self, worker_group: Any, backend_config: "GroupConfig") -> None:
-        """Have the workers of a group meet."""
+        """Have the workers of a group join one process group."""
         worker_group.execute(prepare)  # takes seconds; in the meantime something else might take the port
         place, size = worker_group.execute_single(0, meeting_place), len(worker_group)
         given = backend_config.backend, backend_config.timeout_s
         ray.get([worker_group.execute_single_async(rank, join, place, rank, size, *given) for rank in range(size)])
 
     def on_shutdown(self, worker_group: Any, backend_config: "GroupConfig") -> None:
-        """Have the workers part, where all of them still answer."""
+        """Have the workers leave the process group, where all of them still answer."""
         if len(worker_group) > 1:
             ray.wait(worker_group.execute_async(leave), num_returns=len(worker_group), timeout=SHUTDOWN_SECONDS)
 
 
 @dataclass
 class GroupConfig(BackendConfig):  # type: ignore[misc]
-    """How the workers of a group find each other, in place of Ray's `TorchConfig`."""
+    """Config of the process group of a worker group, in place of Ray's `TorchConfig`."""
 
     backend: str
-    """As for `torch.distributed.init_process_group`."""
+    """Backend, as for `torch.distributed.init_process_group`."""
     timeout_s: int
-    """Limit of one collective operation."""
+    """Seconds that one collective operation may take."""
 
     @property
     def backend_cls(self) -> type[GroupBackend]:
-        """Of the controller."""
+        """Backend class, which Ray Train's controller uses."""
         return GroupBackend
 
     @property
     def train_func_context(self) -> Any:
-        """Makes the worker's GPU the current one, as Ray's own does. Asked for by the driver."""
+        """Context manager that makes the worker's GPU the current one, as Ray's own does. The driver asks for it."""
         from ray.train.torch.config import TorchConfigContextManager
 
         return TorchConfigContextManager
 
     def to_dict(self) -> dict[str, Any]:
-        """For Ray's dashboard."""
+        """Return the fields, for Ray's dashboard."""
         return asdict(self)
 
 
 def prepare() -> None:
     """Prepare a worker for the process group that it is about to join.
 
-    Functions of torch that take the process group of the moment as their default are imported before there is one.
-    Imported later they would refer to it for ever: its sockets stayed open when a rank has failed and given it up, and
-    gloo leaves the other ranks in their collective operation until they are killed.
+    Functions of torch that take the current process group as their default are imported before there is one. Imported
+    later, they would refer to it forever: its sockets would stay open after a rank has failed and given it up, and gloo
+    would leave the other ranks in their collective operation until they are killed.
     """
     import torch.distributed.nn.functional  # noqa: F401
 

@@ -1,7 +1,7 @@
-"""Heartbeats of the processes of a worker group, and which of its ranks has stopped giving them.
+"""Heartbeats of the processes of a worker group, by which a rank that has stopped is found.
 
 A rank that was stopped, or whose machine is gone from the network, keeps the others waiting in their collective
-operation until that times out. Who it is can be known long before.
+operation until that times out. Missing heartbeats identify it long before.
 """
 
 import os
@@ -15,9 +15,9 @@ from typing import Any
 from paceline.cluster.worker_group import resumable_failure
 
 SILENCE_SECONDS = 60.0
-"""How long a rank may give no heartbeat before it is named."""
+"""Seconds without a heartbeat after which a rank is reported."""
 BEATS = 12
-"""Heartbeats in that time."""
+"""Number of heartbeats in that time."""
 
 
 class Heartbeat(threading.Thread):
@@ -39,7 +39,7 @@ class Heartbeat(threading.Thread):
             self._report(self._rank, self._place)
 
     def stop(self) -> None:
-        """End the heartbeats: what the rank had to do is done."""
+        """End the heartbeats, once the rank has done its work."""
         self._stopped.set()
 
 
@@ -56,13 +56,13 @@ class SilentRank:
 
     rank: int
     place: str
-    """Its process and machine."""
+    """Process and machine of the rank."""
     seconds: float
-    """Since its last heartbeat."""
+    """Seconds since its last heartbeat."""
 
 
 class Heartbeats:
-    """When each rank of a worker group was last heard."""
+    """Time of the last heartbeat of each rank in a worker group."""
 
     def __init__(self, silence_seconds: float = SILENCE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self.silence_seconds = silence_seconds
@@ -70,11 +70,11 @@ class Heartbeats:
         self._ranks: dict[int, _Rank] = {}
 
     def beat(self, rank: int, place: str) -> None:
-        """Take a heartbeat. One of another process in the same place of the group replaces the one before."""
+        """Record a heartbeat. A new process of the same rank replaces the earlier one."""
         self._ranks[rank] = _Rank(place, self._clock())
 
     def forget(self) -> None:
-        """Start again: another group has come, or training is over."""
+        """Forget all ranks: another group has started, or training is over."""
         self._ranks = {}
 
     def silent(self) -> list[SilentRank]:
@@ -96,19 +96,19 @@ class Heartbeats:
 
 
 def silence_warning(silent: SilentRank) -> str:
-    """The warning about a rank that gives no heartbeat."""
+    """Return the warning about a rank that gives no heartbeat."""
     return f"{_silence(silent)}. The other ranks wait for it, at most `parallel.timeout_seconds`"
 
 
 def lost_warning(rank: int, reason: str) -> str:
-    """The warning about a rank that has lost its connection to the others."""
+    """Return the warning about a rank that has lost its connection to the others."""
     loss = f"rank {rank} has lost its connection to the others: {reason.rstrip('.')}"
     return f"{loss}. The workers are started again from the newest checkpoint, unless that was once too often"
 
 
 def silence_failure(silent: Sequence[SilentRank]) -> dict[str, Any] | None:
-    """Return the failure of a group that waited for such ranks in vain, as `engine.failure.Failure` has it; None if
-    there are none."""
+    """Return the failure of a group that waited for silent ranks in vain, with the fields of `engine.failure.Failure`;
+    None without silent ranks."""
     if not silent:
         return None
     return resumable_failure("; ".join(map(_silence, silent)), "rank-silent")

@@ -22,7 +22,7 @@ from paceline.storage.address import CHECKPOINTS, STATUS, StoreAddress, is_addre
 KEY = "model.weights"
 WEIGHTS = "model.safetensors"
 SHOWN_NAMES = 8
-"""Names that an error lists, at the most."""
+"""Maximum number of names that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class FoundWeights:
 
     place: Path
     pinned: str
-    """What means the same, whatever is trained later."""
+    """Name, path or address that means the same weights, whatever is trained later."""
 
 
 def find_weights(text: str, storage: Path | StoreAddress) -> FoundWeights:
-    """The weights that are meant. A file or a folder of that name goes before a run of the storage.
+    """Find the weights that a text names. A file or a folder of that name takes precedence over a run of the storage.
 
     Args:
         text: see the head of this file.
-        storage: what holds the runs.
+        storage: folder or object store of the runs.
 
     Raises:
-        ConfigError: there are none, or the checkpoint is broken.
+        ConfigError: the weights do not exist, or the checkpoint is broken.
         EnvironmentFault: the object store cannot be used.
     """
     if is_address(text):
@@ -62,17 +62,17 @@ def find_weights(text: str, storage: Path | StoreAddress) -> FoundWeights:
 
 
 def weights_finder(config: ExperimentConfig) -> Callable[[str], Path]:
-    """Return what finds weights for the engine, on each worker."""
+    """Return the function that finds weights for the engine, on each worker."""
     return lambda text: find_weights(text, storage_of(config)).place
 
 
 def with_initial_weights(config: ExperimentConfig, init_from: str | Path | None) -> ExperimentConfig:
-    """The config with other weights to start from; None: its own."""
+    """Return the config with other weights to start from; unchanged if `init_from` is None."""
     return config if init_from is None else config.with_overrides({KEY: str(init_from)})
 
 
 def pin_weights(config: ExperimentConfig, of_sweep: bool = False) -> ExperimentConfig:
-    """The config with NAME/ID in place of NAME in `model.weights`.
+    """Return the config with NAME/ID in place of NAME in `model.weights`.
 
     Args:
         of_sweep: for the trials of its sweep: `model.weights` may be an axis, whose values are pinned in its place.
@@ -86,7 +86,7 @@ def pin_weights(config: ExperimentConfig, of_sweep: bool = False) -> ExperimentC
 
 
 def adopt_weights(config: ExperimentConfig, stored: Mapping[str, Any], of_sweep: bool = False) -> ExperimentConfig:
-    """The config with the pinned weights of an earlier launch, where it names the same run.
+    """Return the config with the pinned weights of an earlier launch, where it names the same run.
 
     Args:
         stored: the dumped config of that launch.
@@ -113,7 +113,7 @@ def _mapped(config: ExperimentConfig, change: Callable[[str], str], of_sweep: bo
 
 
 def _list(space: Mapping[str, Any]) -> list[Any]:
-    """The values of the axis `model.weights`, where it is a list."""
+    """Return the values of the axis `model.weights`, if it is a list; else none."""
     values = space.get(KEY)
     return list(values) if isinstance(values, list) else []
 
@@ -138,7 +138,7 @@ def _at(place: Path, text: str) -> FoundWeights | None:
 
 
 def _of_run(folder: Path, text: str) -> FoundWeights:
-    """The newest whole checkpoint of a run."""
+    """Return the newest whole checkpoint of a run."""
     for _, path in numbered(folder / CHECKPOINTS):
         with suppress(BrokenCheckpoint):
             verify(path)
@@ -158,7 +158,7 @@ def _require_whole(checkpoint: Path) -> None:
 
 
 def _runs_in(home: Path) -> list[Path]:
-    """The runs of one name, the newest first: their ids begin with the time."""
+    """Return the runs of one name, the newest first: their ids begin with the time."""
     try:
         return sorted((each for each in home.iterdir() if (each / STATUS).is_file()), reverse=True)
     except OSError:
@@ -199,7 +199,7 @@ def _in_store(address: StoreAddress) -> FoundWeights:
     raise _none(str(address), address.parent)
 
 
-# --- what to say when there are none -----------------------------------------------------------------------------
+# --- errors for missing weights ----------------------------------------------------------------------------------
 
 
 def _looks_like_a_file(text: str) -> bool:
@@ -229,7 +229,7 @@ def _none(text: str, storage: Path | StoreAddress) -> ConfigError:
 
 
 def _trials_in(place: Path) -> list[Path]:
-    """The folders of trials that have checkpoints, of a sweep or of all sweeps of a name."""
+    """Return the folders of trials that have checkpoints, of a sweep or of all sweeps of a name."""
     found = (*place.glob(f"trials/*/{CHECKPOINTS}"), *place.glob(f"*/trials/*/{CHECKPOINTS}"))
     return sorted(each.parent for each in found)
 

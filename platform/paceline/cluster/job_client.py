@@ -1,4 +1,4 @@
-"""The door to a cluster's jobs: where its dashboard is, whether it answers, and the client that asks it."""
+"""Client of a cluster's jobs: finds its dashboard, checks that it answers, and sends requests to it."""
 
 import logging
 import os
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
-"""Where Ray's own commands take the address from, the first one first."""
+"""Variables from which Ray's own commands take the address, in order of precedence."""
 Timeout = tuple[float, float]
-"""Seconds to connect, and until the answer begins."""
+"""Seconds to connect, and seconds until the answer begins."""
 AT_FIRST: Timeout = (2.0, 2.5)
 LATER: Timeout = (10.0, 30.0)
 SENDING: Timeout = (10.0, 600.0)
 FIND_SECONDS = 4.5
-"""How long Ray may take to tell the dashboard's address from another address of the cluster."""
+"""Seconds that Ray may take to find the dashboard's address from another address of the cluster."""
 _HINT = (
     "start the cluster, or open the tunnel to it (`ray dashboard cluster.yaml`, or "
     "`ssh -N -L 8265:127.0.0.1:8265 HEAD`), or name another one by --address"
@@ -37,13 +37,14 @@ _TOKEN_HINT = (
 
 
 def job_address(option: str | None = None) -> str:
-    """Return where the jobs go: the option, else what Ray's variables say, else this machine's dashboard or tunnel."""
+    """Return the address for jobs: the option, else that of Ray's variables, else this machine's dashboard or
+    tunnel."""
     found = (value.strip() for value in (option or "", *(os.environ.get(name, "") for name in VARIABLES)))
     return next((value for value in found if value), DEFAULT_ADDRESS).rstrip("/")
 
 
 def connect(address: str) -> "JobSubmissionClient":
-    """A client of the dashboard at an address, which has answered. Takes about 5 s at the most, and Ray's import.
+    """Return a client of the dashboard at an address, once it has answered. Takes at most about 5 s, and Ray's import.
 
     Args:
         address: `http://host:port` of a dashboard, or another address of a cluster, as `ray job submit` takes it.
@@ -61,7 +62,7 @@ def connect(address: str) -> "JobSubmissionClient":
 
 @contextmanager
 def asking(url: str) -> Iterator[None]:
-    """For a body that asks a dashboard: an error has the hint.
+    """Add the hint to errors of a body that sends requests to a dashboard.
 
     Raises:
         EnvironmentFault: the body raised an error of the connection, or of Ray's client.
@@ -85,7 +86,7 @@ def asking(url: str) -> Iterator[None]:
 
 
 def is_unknown(error: Exception) -> bool:
-    """Return whether Ray's client says by this error that there is no such job."""
+    """Return True if Ray's client reports by this error that the job does not exist."""
     return "status code 404" in str(error)
 
 
@@ -95,7 +96,7 @@ def _client_class() -> Any:
     _hush()
 
     class Client(RequestTimeout, JobSubmissionClient):  # type: ignore[misc]
-        """Ray's, which would wait forever for a tunnel that has died, and take the address from the environment."""
+        """Ray's client, which by itself waits forever for a dead tunnel, and prefers the address of the environment."""
 
         def __init__(self, url: str) -> None:
             self.timeout = AT_FIRST
@@ -106,7 +107,8 @@ def _client_class() -> Any:
 
 
 def _dashboard_of(address: str) -> str:
-    """The dashboard of a cluster that is known by another address: `host:port` of its head, `auto`, `ray://...`."""
+    """Return the dashboard of a cluster that is given by another address: `host:port` of its head, `auto`,
+    `ray://...`."""
     found: list[str] = []
     reasons: list[str] = []
 
@@ -137,7 +139,7 @@ def _dashboard_of(address: str) -> str:
 
 @contextmanager
 def _only_address(address: str) -> Iterator[None]:
-    """Hide Ray's variables, which would go before the address that is given."""
+    """Hide Ray's variables, which would take precedence over the given address."""
     before = {name: os.environ.pop(name) for name in VARIABLES if name in os.environ}
     os.environ[VARIABLES[0]] = address
     try:
@@ -148,7 +150,7 @@ def _only_address(address: str) -> Iterator[None]:
 
 
 def _hush() -> None:
-    """Ray's client logs each upload and a missing token; both are reported here."""
+    """Silence Ray's client, which logs each upload and a missing token; both are reported here."""
     for name in CLIENT_LOGGERS:
         logging.getLogger(name).setLevel(logging.ERROR)
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 ASK_SECONDS = 10.0
-"""How often the job is asked for while its log is followed: a tunnel that is dead looks like a log that is silent."""
+"""Seconds between two requests for the job's state while its log is followed: a dead tunnel looks like a silent log."""
 LAST_LINES_SECONDS = 10.0
-"""How long the end of the log may take to come once the job has ended."""
+"""Seconds that the end of the log may take to arrive once the job has ended."""
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 5.0)
-"""Before each new try to connect; the last one from then on."""
+"""Seconds before each new attempt to connect; the last value repeats."""
 STEADY_SECONDS = 60.0
-"""A connection that has lasted so long was there: its loss is reported again."""
+"""Seconds after which a connection counts as steady, so that its loss is reported again."""
 PATIENCE_SECONDS = 1800.0
-"""How long the cluster may be away before it is given up."""
+"""Seconds without contact after which the cluster is given up."""
 
 
 class ConnectionLost(EnvironmentFault):
@@ -32,7 +32,7 @@ class ConnectionLost(EnvironmentFault):
 
 
 class LogFollower:
-    """Shows a job's log once, however often it has to be asked for: the server begins at the first line each time."""
+    """Shows each line of a job's log once: the server begins at the first line each time that the log is requested."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class LogFollower:
         """
         Args:
             write: takes whole lines of the log, without secrets.
-            tell: takes what there is to say about the connection.
-            hides_result: do not write the line of `result`: somebody else shows it.
+            tell: takes messages about the connection.
+            hides_result: do not write the line of `result`, which the caller shows.
         """
         self.client, self.job_id = client, job_id
         self._write, self._tell = write, tell
@@ -59,7 +59,7 @@ class LogFollower:
         """The last line that is a result as `--json` prints it."""
 
     def follow(self) -> "JobDetails":
-        """Show the log until the job has ended; returns how it did.
+        """Show the log until the job has ended; return the details of the job.
 
         Raises:
             EnvironmentFault: the cluster knows no such job, or has been away for too long.
@@ -90,7 +90,7 @@ class LogFollower:
             tries += 1
 
     async def _until_broken(self) -> "JobDetails | None":
-        """Show what comes over one connection; returns how the job ended, None when it has not."""
+        """Show the log over one connection; return the details of the job if it has ended, else None."""
         await self._details()  # a job that is not there has no log to wait for
         showing = asyncio.create_task(self._show())
         asking = asyncio.create_task(self._ask())
@@ -120,7 +120,7 @@ class LogFollower:
             shown += len(text)
 
     def _catch_up(self, text: str, start: int) -> None:
-        """Take a part of the log that begins at a character, but for what has been taken already."""
+        """Take a part of the log that begins at the character `start`, without what was taken before."""
         fresh = text[max(0, self._seen - start) :]
         self._seen = max(self._seen, start + len(text))
         *lines, self._open = (self._open + fresh).split("\n")
@@ -128,7 +128,7 @@ class LogFollower:
             self._show_line(line)
 
     async def _ask(self) -> None:
-        """Until the job has ended, or cannot be asked for."""
+        """Poll the job until it has ended; raise the error of a request that fails."""
         while True:
             await asyncio.sleep(ASK_SECONDS)
             if (await self._details()).status.is_terminal():
@@ -150,7 +150,7 @@ class LogFollower:
 
 
 def _lost_errors() -> tuple[type[Exception], ...]:
-    """Return what a lost connection raises; Ray's client adds errors of its own to those of its libraries."""
+    """Return the errors of a lost connection; Ray's client adds errors of its own to those of its libraries."""
     import aiohttp
     import requests
 
@@ -165,7 +165,7 @@ async def _end(*tasks: "asyncio.Task[Any]") -> None:
 
 
 def _raise_if_final(error: Exception, job_id: str) -> None:
-    """Nothing is there to be reached again: the cluster does not know the job, or refuses the token."""
+    """Raise an error for which another attempt is useless: the cluster does not know the job, or refuses the token."""
     from ray.exceptions import AuthenticationError
 
     if isinstance(error, AuthenticationError):
@@ -180,7 +180,7 @@ def _short(error: BaseException) -> str:
 
 
 def _result_in(line: str) -> dict[str, Any] | None:
-    """Return what `--json` prints at a command's end, if that is what a line holds."""
+    """Return the result that `--json` prints at a command's end, if a line holds one; else None."""
     if not (line.startswith("{") and line.rstrip().endswith("}")):
         return None
     with suppress(ValueError):

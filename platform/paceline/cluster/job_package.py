@@ -19,20 +19,23 @@ from paceline.storage.address import ENDPOINTS, REGIONS
 from paceline.tracking.tracking_uri import ENVIRONMENT_VARIABLE
 
 DEFAULT_FILE = Path("configs/deploy/runtime_env.yaml")
-"""Taken when it is there, relative to the folder that the command is given in."""
+"""File that is used if it exists, relative to the folder in which the command is run."""
 STOP_SECONDS = 300
-"""How long a job that is stopped may take to save its state; Ray kills it after 3 s by default."""
+"""Seconds that a stopped job may take to save its state; Ray kills it after 3 s by default."""
 _STOP_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 _OWN_KEYS = ("working_dir", "py_modules", "excludes", "env_vars")
 MOST_BYTES = 95 * 2**20
-"""Ray's dashboard takes 100 MiB in one piece, with what an archive adds to each file."""
+"""Limit in bytes, below the 100 MiB that Ray's dashboard takes in one piece, since an archive adds some bytes to each
+file."""
 MOST_BYTES_OF_DRIVER = 2 * 2**30
-"""What a driver that stays at home may send: Ray takes 500 MiB of it packed, but packs all before it looks."""
+"""Largest working folder in bytes that a driver outside the cluster may send. Ray's own limit is 500 MiB packed, but it
+packs everything before it checks."""
 SHOWN_ENTRIES = 3
 _ALWAYS_OUT = (*STAYS_AT_HOME, "venv", "__pycache__")
 _IGNORE_GITIGNORE = "RAY_RUNTIME_ENV_IGNORE_GITIGNORE"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
-"""Archives know no earlier time. All files get it, so that equal files make equal archives, which are sent once."""
+"""Earliest time that an archive can hold. All files get it, so that equal files make equal archives, which are sent
+once."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,17 @@ class JobEnvironment:
     modules: tuple[str, ...]
     """The user's own `py_modules`: absolute paths of folders and wheels, and addresses."""
     excludes: tuple[str, ...]
-    """What stays at home of the working folder."""
+    """Patterns of files in the working folder that are not sent, in the syntax of `.gitignore`."""
     env_vars: Mapping[str, str]
     others: Mapping[str, Any]
     """`pip`, `conda` and the like, as they were written."""
     taken_along: tuple[str, ...] = ()
     """Variables of this command's own environment that the job gets."""
     place: str = ""
-    """The file that they come from, as it is named in messages; empty for none."""
+    """File of the runtime environment, as it is named in messages; empty for none."""
 
     def to_ray(self, archive: str) -> dict[str, Any]:
-        """Return it as Ray's client takes it.
+        """Return the runtime environment as Ray's client takes it.
 
         Args:
             archive: a zip file with the working folder. Its excludes are applied already: Ray would apply them to the
@@ -74,13 +77,13 @@ class JobEnvironment:
 
 
 def job_environment(file: Path | None = None) -> JobEnvironment:
-    """Read the user's file, and add what a job of Paceline's needs.
+    """Read the user's file, and add the entries that a job of Paceline needs.
 
     Args:
-        file: of a runtime environment; None: `DEFAULT_FILE`, where it is there.
+        file: of a runtime environment; None: `DEFAULT_FILE`, if it exists.
 
     Raises:
-        ConfigError: the file is not there, or holds something else.
+        ConfigError: the file does not exist, or holds something else.
     """
     if file is None and DEFAULT_FILE.is_file():
         file = DEFAULT_FILE
@@ -100,10 +103,10 @@ def job_environment(file: Path | None = None) -> JobEnvironment:
 
 
 def check_with_ray(environment: JobEnvironment) -> None:
-    """Have Ray look at what it is given. Imports Ray, and starts nothing.
+    """Have Ray check the runtime environment. Imports Ray, and starts nothing.
 
     Raises:
-        ConfigError: an entry is nothing that Ray takes.
+        ConfigError: Ray does not accept an entry.
     """
     from ray.runtime_env import RuntimeEnv
 
@@ -144,7 +147,7 @@ def _working_folder(written: Any, place: str) -> Path:
 
 
 def _modules(written: Sequence[str], place: str) -> tuple[str, ...]:
-    """Without this package, which travels from where it is installed."""
+    """Return the modules without this package, which is sent from where it is installed."""
     absolute = (each if "://" in each else str(place_of(each).resolve()) for each in written)
     found = tuple(path for path in absolute if Path(path).name != package_folder().name)
     for path in found:
@@ -177,7 +180,7 @@ def _problem(place: str, reason: str, key: str = "", hint: str = "") -> ConfigEr
 
 @dataclass(frozen=True)
 class JobFolder:
-    """What travels of a folder."""
+    """Files of a folder that are sent."""
 
     folder: Path
     files: Mapping[str, int]
@@ -185,11 +188,11 @@ class JobFolder:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """Total size of the files in bytes."""
         return sum(self.files.values())
 
     def leaves_out(self, place: Path) -> bool:
-        """Return True for a file or folder in the folder of which nothing travels."""
+        """Return True for a file that is not sent, or a folder of which no file is sent, if it is in this folder."""
         if not place.is_relative_to(self.folder):
             return False
         inside = place.relative_to(self.folder)
@@ -213,24 +216,25 @@ def require_sendable(runtime_env: Mapping[str, Any]) -> None:
     """Refuse a working folder that is too large to be sent, before Ray packs it.
 
     Raises:
-        EnvironmentFault: it is.
-        OSError: something in it cannot be looked at.
+        EnvironmentFault: it is too large.
+        OSError: something in it cannot be accessed.
     """
     if "working_dir" in runtime_env:
         look_through(Path(runtime_env["working_dir"]), runtime_env.get("excludes", ()), MOST_BYTES_OF_DRIVER)
 
 
 def look_through(folder: Path, excludes: Sequence[str] = (), most_bytes: int | None = None) -> JobFolder:
-    """Find what travels: all but what `.gitignore` and `.rayignore` name, `excludes`, and what no job needs.
+    """Find the files to send: all but those that `.gitignore`, `.rayignore` and `excludes` name, and those that no job
+    needs.
 
     Args:
         folder: absolute.
-        excludes: patterns in the words of `.gitignore`.
-        most_bytes: its limit; by default the size that Ray's dashboard takes.
+        excludes: patterns in the syntax of `.gitignore`.
+        most_bytes: limit of the total size; None: the size that Ray's dashboard takes.
 
     Raises:
-        EnvironmentFault: it is more.
-        OSError: something cannot be looked at.
+        EnvironmentFault: the files are larger.
+        OSError: something cannot be accessed.
     """
     files: dict[str, int] = {}
     total, most = 0, MOST_BYTES if most_bytes is None else most_bytes
@@ -266,14 +270,15 @@ def _too_large(folder: Path, files: Mapping[str, int], most_bytes: int) -> Envir
 
 
 def size_text(size_bytes: int) -> str:
-    """A size as people read it."""
+    """Return a size as text, in bytes, KiB or MiB."""
     if size_bytes < 2**10:
         return f"{size_bytes} bytes"
     return f"{size_bytes / 2**10:,.0f} KiB" if size_bytes < 2**20 else f"{size_bytes / 2**20:,.1f} MiB"
 
 
 def _quiet() -> logging.Logger:
-    """For Ray, which would log each folder with a `.gitignore`, and errors that are reported here."""
+    """Return a silent logger for Ray, which would log each folder with a `.gitignore`, and errors that are reported
+    here."""
     logger = logging.getLogger("paceline.job_folder")
     logger.setLevel(logging.CRITICAL + 1)
     return logger

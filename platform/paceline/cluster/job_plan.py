@@ -33,11 +33,10 @@ from paceline.redaction import learn, redact, redact_tree
 from paceline.tracking.tracking_uri import ENVIRONMENT_VARIABLE, tracking_uri
 
 Flags = Sequence[str] | Callable[[Kind], Sequence[str]]
-"""Options of the command that the driver runs, or what gives them once it is known which command that is."""
+"""Options of the command that the driver runs, or a function that returns them for a kind of command."""
 
 CheckSweep = Callable[[ExperimentConfig], Any]
-"""`plan_trials` of `paceline.sweeps.planning.planned_trials`, which this room knows nothing of. Raises a
-ConfigError."""
+"""`plan_trials` of `paceline.sweeps.planning.planned_trials`, which `cluster` does not import. Raises a ConfigError."""
 
 PYTHON_PATH = "PYTHONPATH"
 DATA_PLACES = ("root", "file")
@@ -51,12 +50,12 @@ class JobPlan:
     config: ExperimentConfig
     kind: Kind
     command: tuple[str, ...]
-    """What the driver runs, in the working folder."""
+    """Command that the driver runs, in the working folder."""
     environment: JobEnvironment
     folder: JobFolder
     package: JobFolder
     warnings: tuple[str, ...] = ()
-    """What is hardly meant so, in sentences."""
+    """Warnings about parts of the job that are probably not intended, as sentences."""
 
     @property
     def entrypoint(self) -> str:
@@ -65,21 +64,22 @@ class JobPlan:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What tells the run: two jobs that share it would work on the same one. Seen by all who may list jobs."""
+        """Metadata that identifies the run: two jobs that share it would work on the same one. Visible to all who may
+        list jobs."""
         return {"paceline_name": self.config.name, "paceline_storage": str(self.config.storage.path)}
 
     @property
     def waits_for_nodes(self) -> bool:
-        """Whether the driver waits for nodes that are not there yet."""
+        """True if the driver waits for nodes that have not joined yet."""
         return any(each.startswith("--wait-for-resources") for each in self.command)
 
     def new_id(self) -> str:
-        """An id for the job: the config's name, and the time (UTC)."""
+        """Return an id for the job: the config's name, and the time (UTC)."""
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", self.config.name)
         return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return what is sent, by label."""
+        """Return the contents of the job, by label."""
         shown = self.environment.shown()
         rows = [
             ("command", redact(self.entrypoint)),
@@ -112,15 +112,15 @@ def plan_job(
     environment_file: Path | None = None,
     check_sweep: CheckSweep | None = None,
 ) -> JobPlan:
-    """Check all that can be checked here, and look at what would be sent. Asks no cluster; imports Ray at the end.
+    """Check all that can be checked here, and find the files to send. Contacts no cluster; imports Ray at the end.
 
     Args:
         file: the config file, in the working folder or below.
         overrides: texts of the form `key.path=value`.
         kind: None: see `kind_of`.
         flags: options of the command that the driver runs, such as `--fork`.
-        environment_file: of a runtime environment; None: `configs/deploy/runtime_env.yaml`, where it is there.
-        check_sweep: looks at a sweep's points, see `CheckSweep`; None: they are looked at on the cluster.
+        environment_file: of a runtime environment; None: `configs/deploy/runtime_env.yaml`, if it exists.
+        check_sweep: checks a sweep's points, see `CheckSweep`; None: they are checked on the cluster.
 
     Raises:
         ConfigError: the config, an override or the runtime environment is wrong, or would be on the cluster.
@@ -169,7 +169,7 @@ def _raised_by(check: Callable[[], object]) -> Sequence[Problem]:
 
 
 def kind_of(config: ExperimentConfig) -> Kind:
-    """`sweep`, `scale` or `tuneup`, the first of these sections that the config has; else `train`."""
+    """Return `sweep`, `scale` or `tuneup`, the first of these sections that the config has; else `train`."""
     sections: tuple[Kind, ...] = ("sweep", "scale", "tuneup")
     return next((each for each in sections if getattr(config, each) is not None), "train")
 
@@ -277,7 +277,7 @@ def _open_secrets(environment: JobEnvironment) -> Iterator[str]:
 
 
 def _real(file: Path) -> Path:
-    """The file by its own name in its real folder: what travels has the target of a link under the link's name."""
+    """Return the file by its own name in its real folder: the target of a link is sent under the link's name."""
     return file.parent.resolve() / file.name
 
 

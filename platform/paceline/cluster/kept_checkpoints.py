@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 MEASURED = ("train/", "val/")
-"""How the keys begin of what says how good a model is, rather than how it was trained."""
+"""Prefixes of metrics that measure how good a model is, in contrast to those about the course of training."""
 
 
 def kept_checkpoints(folder: Path, points: Iterable[MetricPoint], run_id: str = "") -> list[CheckpointModel]:
-    """The checkpoints in a run's folder of them, the newest first; by their manifests, without reading the weights.
+    """Return the checkpoints in a run's checkpoint folder, the newest first. Reads their manifests, not the weights.
 
     Args:
-        points: all that were recorded of the run: those of a checkpoint's own step go with it.
-        run_id: Paceline's id of the run, where another one is to report them.
+        points: all recorded points of the run; a checkpoint gets those of its own step.
+        run_id: Paceline's id of the run, if another run reports the checkpoints.
     """
     kept = {step: (path.as_uri(), digest) for step, path in numbered(folder) if (digest := _weights_digest(path))}
     return _models(kept, points, run_id)
 
 
 def stored_checkpoints(run: RunStore, points: Iterable[MetricPoint], run_id: str = "") -> list[CheckpointModel]:
-    """Return the checkpoints of a run in an object store likewise.
+    """Return the checkpoints of a run in an object store, as `kept_checkpoints` does for a folder.
 
     Raises:
         EnvironmentFault: the store cannot be used.
@@ -81,11 +81,11 @@ class BestCheckpoint:
 def best_checkpoint(
     config: "ExperimentConfig", points: Iterable[tuple[str, float, int]], folder: Path, newest: str
 ) -> BestCheckpoint | None:
-    """The best kept checkpoint; None without `checkpoint.monitor`, or if none was saved at an evaluation.
+    """Return the best kept checkpoint; None without `checkpoint.monitor`, or if none was saved at an evaluation.
 
     Args:
         points: key, value and step of everything that was logged.
-        folder: that of the run's checkpoints on this machine.
+        folder: of the run's checkpoints on this machine.
         newest: place of the newest checkpoint.
     """
     if config.checkpoint.objective is None or not newest:
@@ -102,6 +102,6 @@ def best_checkpoint(
 
 
 def checkpoint_beside(place: str, step: int) -> str:
-    """Place of another checkpoint of the same run."""
+    """Return the place of another checkpoint of the same run."""
     name = f"step-{step}"
     return str(parse(place, "checkpoint").parent / name) if is_address(place) else str(Path(place).parent / name)

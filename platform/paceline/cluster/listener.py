@@ -10,12 +10,12 @@ from paceline.errors import coded
 from paceline.redaction import redact
 
 UI_HINT = " (after `paceline ui`, which may print another port)"
-"""Stands behind the links of a store that only `paceline ui` serves."""
+"""Text after the links of a store that only `paceline ui` serves."""
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     step: int = 0
     total_steps: int | None = None
@@ -27,28 +27,28 @@ class Events(Protocol):
     """Takes events of a run."""
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
-        """A checkpoint, a resume, a warning."""
+        """Take an event, such as a checkpoint, a resume or a warning."""
 
 
 class Stages(Events, Protocol):
     """Takes the stages of the launch, too."""
 
     def stage(self, text: str) -> None:
-        """A stage of the launch begins: `starting Ray`, say."""
+        """Take a stage of the launch as it begins, such as `starting Ray`."""
 
 
 class Listener(Stages, Protocol):
     """Takes a run's stages and progress. The command line has one that draws a bar."""
 
     def planned(self, lines: list[tuple[str, str]]) -> None:
-        """The derived values, before anything is launched."""
+        """Take the derived values, before anything is launched."""
 
     def progress(self, progress: RunProgress) -> None:
-        """A few times a second while training continues."""
+        """Take the progress, a few times a second while training continues."""
 
 
 class SilentListener:
-    """For callers who only want the result."""
+    """Listener that shows nothing, for callers who only want the result."""
 
     def stage(self, text: str) -> None: ...
 
@@ -74,7 +74,7 @@ class WarningLog:
         self._listener.progress(progress)
 
     def planned(self, lines: list[tuple[str, str]]) -> None:
-        """The warnings about the config are lines of the table."""
+        """Take the derived values; the warnings about the config are lines of this table."""
         self.warnings += [redact(text) for label, text in lines if label == "warning"]
         self._listener.planned(lines)
 
@@ -85,7 +85,7 @@ class WarningLog:
 
 
 class ProgressFeed:
-    """Passes what a coordinator has to tell on to the listener, each thing once."""
+    """Passes the events and the progress of a coordinator to the listener, each event once."""
 
     def __init__(self, listener: Listener, total_steps: int | None) -> None:
         self._cursor = START
@@ -94,7 +94,7 @@ class ProgressFeed:
         self._total_steps = total_steps
 
     def show(self, look: Callable[[EventCursor], Any]) -> Any:
-        """Tell the listener what is new; `look` gives a coordinator's view with the events after a cursor."""
+        """Pass new events to the listener; `look` returns a coordinator's view with the events after a cursor."""
         with self._lock:
             view = look(self._cursor)
             self._cursor = view.cursor

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from paceline.tracking.metric_points import MetricReading
 
 GATHER_SECONDS = 0.25
-"""How long readings are gathered before they are delivered together, unless somebody waits for them."""
+"""Seconds for which readings are gathered before they are delivered together, unless a caller waits for them."""
 RETRY_SECONDS = 1.0
-"""How soon what could not be delivered is tried again."""
+"""Seconds before a failed delivery is tried again."""
 MOST_READINGS = 20_000
-"""Number kept for a coordinator that does not take them, some tens of MiB; later ones are dropped, and counted."""
+"""Number of readings kept while the coordinator takes none, some tens of MiB; later ones are dropped, and counted."""
 READINGS_PER_DELIVERY = 1000
 
 
@@ -30,9 +30,9 @@ class MetricBuffer:
     """Keeps readings, in the order in which they were taken, until the coordinator has said that they are safe.
 
     Args:
-        deliver: gives readings to the coordinator; returns whether they are safe. May take long. What it raises counts
-            as no, and is reported by `flush`.
-        on_full: is called, by whoever puts something in, when a reading is dropped for the first time.
+        deliver: gives readings to the coordinator; returns True if they are safe. May take long. An exception counts as
+            False, and is raised by `flush`.
+        on_full: is called, in the thread that adds a reading, when one is dropped for the first time.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class MetricBuffer:
         self._thread = threading.Thread(target=self._run, name="paceline-metric_buffer", daemon=True)
 
     def put(self, step: int, values: Mapping[str, float]) -> None:
-        """Take a step's values, with the time that it is now."""
+        """Take a step's values, with the current time."""
         plain = {key: float(value) for key, value in values.items()}
         self._add(MetricReading(step, time.time_ns() // 1_000_000, plain))
 
     def put_back(self, readings: Sequence[MetricReading]) -> None:
-        """Take readings that an earlier metric_buffer could not deliver."""
+        """Take readings that an earlier buffer could not deliver."""
         for reading in readings:
             self._add(reading)
 
     def flush(self, timeout_seconds: float) -> bool:
-        """Deliver everything now, and wait for that; whether all is safe. False as soon as an attempt has failed, and
-        when a reading was dropped since the last call.
+        """Deliver everything now, wait for it, and return True if all is safe. Return False as soon as an attempt has
+        failed, and when a reading was dropped since the last call.
 
         Raises:
             Exception: the one that the last attempt has raised.
@@ -85,13 +85,13 @@ class MetricBuffer:
             return self._safe >= goal and not lost
 
     def unsafe(self) -> list[MetricReading]:
-        """Return what the coordinator has not said to be safe."""
+        """Return the readings that the coordinator has not confirmed as safe."""
         with self._changed:
             self._collect()
             return [reading for reading in self._kept if reading.values]
 
     def close(self) -> None:
-        """End the thread once it has delivered what it is at. What is left stays, see `unsafe`."""
+        """End the thread after its current delivery. Readings that are left are kept, see `unsafe`."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -130,7 +130,7 @@ class MetricBuffer:
                     self._changed.wait_for(lambda: self._is_hurried or self._is_closed, RETRY_SECONDS)
 
     def _next(self) -> list[MetricReading] | None:
-        """The next readings to be delivered, once there are some; None: there is nothing more to do."""
+        """Return the next readings to deliver, once there are some; None after `close`."""
         with self._changed:
             while not self._is_closed:
                 self._changed.wait_for(lambda: self._is_hurried or self._is_closed, GATHER_SECONDS)

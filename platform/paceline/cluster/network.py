@@ -13,20 +13,20 @@ from paceline.cluster.nodes import Node
 from paceline.errors import EnvironmentFault, last_line
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""What gloo and NCCL take the name of an interface from. Both would otherwise guess: gloo by the machine's own name,
-which in many images stands for 127.0.0.1, NCCL by the first one that is up."""
+"""Variables from which gloo and NCCL take the name of an interface. Both would otherwise guess: gloo by the machine's
+own name, which in many images stands for 127.0.0.1, NCCL by the first one that is up."""
 SIZES = (2**20, 2**23, 2**26)
-"""Bytes that are summed up: small gradients, DDP's default bucket or so, and what fills any link."""
+"""Sizes of the all-reduces in bytes: small gradients, about DDP's default bucket, and enough to fill any link."""
 SIZE_SECONDS = 1.0
-"""How long each size is measured, once it has been tried; a size that takes longer is measured once."""
+"""Seconds for which each size is measured, after a first trial; a size that takes longer is measured once."""
 SLOW_SECONDS = 4.0
-"""No larger size is tried after one that took so long."""
+"""Seconds of an all-reduce after which no larger size is tried."""
 START_SECONDS = 60.0
 MEASURE_SECONDS = 60.0
 
 
 def interface_of(address: str) -> str | None:
-    """The name of this machine's network interface that has an IP address; None where none has."""
+    """Return the name of this machine's network interface that has an IP address; None if none has."""
     import psutil
 
     families = (socket.AF_INET, socket.AF_INET6)
@@ -37,8 +37,8 @@ def interface_of(address: str) -> str | None:
 
 
 def use_interface(address: str) -> None:
-    """Have gloo and NCCL of this process talk over the interface that has an IP address; what the user's environment
-    names stays."""
+    """Have gloo and NCCL of this process use the interface that has an IP address. Variables that the user has set are
+    kept."""
     name = interface_of(address)
     if name is not None:
         for variable in INTERFACES:
@@ -46,7 +46,7 @@ def use_interface(address: str) -> None:
 
 
 def megabits(interface: str) -> int | None:
-    """Speed of an interface in Mbit/s, where the system tells it: virtual ones often do not."""
+    """Return the speed of an interface in Mbit/s; None if the system does not report it, as for many virtual ones."""
     try:
         speed = int(Path("/sys/class/net", interface, "speed").read_text())
     except (OSError, ValueError):
@@ -56,27 +56,28 @@ def megabits(interface: str) -> int | None:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A size, and how long it took."""
+    """Time of an all-reduce of one size."""
 
     size: int
-    """Bytes that each process has."""
+    """Number of bytes that each process has."""
     seconds: float
-    """Mean of an all-reduce, by the slowest process."""
+    """Mean seconds of an all-reduce, by the slowest process."""
     processes: int
 
     @property
     def algorithm(self) -> float:
-        """Bytes a second as the caller sees them."""
+        """Bytes per second as the caller sees them."""
         return self.size / self.seconds
 
     @property
     def bus(self) -> float:
-        """Bytes a second over each process's link: nccl-tests' bus bandwidth."""
+        """Bytes per second over each process's link: nccl-tests' bus bandwidth."""
         return self.algorithm * 2 * (self.processes - 1) / self.processes
 
 
 def processes_on(nodes: Sequence[Node]) -> tuple[str, list[Node]]:
-    """The backend, and the node of each process: one for each free GPU, or one a node; on a single node two."""
+    """Return the backend, and the node of each process: one for each free GPU, or one per node; on a single node
+    two."""
     gpus = [node for node in nodes for _ in range(int(node.free.gpus))]
     if len(gpus) > 1:
         return "nccl", gpus
@@ -84,7 +85,7 @@ def processes_on(nodes: Sequence[Node]) -> tuple[str, list[Node]]:
 
 
 def measure(nodes: Sequence[Node], sizes: Sequence[int] = SIZES) -> tuple[str, list[Exchange]]:
-    """The backend that was used, and what was measured for each size.
+    """Return the backend that was used, and the measurement of each size.
 
     Raises:
         EnvironmentFault: the processes could not be started, or do not reach each other.
@@ -134,7 +135,7 @@ class Rank:
         use_interface(address)
 
     def meeting(self) -> str:
-        """Return where the processes may meet, if this is the first one."""
+        """Return the address at which the processes meet, if this is the first one."""
         family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         with socket.socket(family) as free:
             free.bind((self._address, 0))
@@ -145,7 +146,7 @@ class Rank:
     def measure(
         self, rank: int, processes: int, meeting: str, backend: str, sizes: list[int]
     ) -> list[tuple[int, float]]:
-        """Bytes and seconds of an all-reduce, for each size that was tried."""
+        """Return bytes and seconds of an all-reduce, for each size that was tried."""
         import torch
         from torch import distributed
 
@@ -180,7 +181,7 @@ class Rank:
 
 
 def _agreed(seconds: float, device: Any) -> float:
-    """The slowest process's, on all of them: each then does the same."""
+    """Return the slowest process's seconds, on all processes, so that each does the same."""
     import torch
     from torch import distributed
 

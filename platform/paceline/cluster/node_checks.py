@@ -18,20 +18,21 @@ from paceline.private_files import make_folder, write_private
 from paceline.storage.address import is_address
 
 ANSWER_SECONDS = 30.0
-"""How long nodes may take to answer: what they need to start a process, and to unpack the code that travels."""
+"""Seconds that nodes may take to answer: they start a process, and unpack the code that is sent."""
 INSTALL_SECONDS = 600.0
 """The same where each has to install the job's packages first."""
 FORGET_SECONDS = 5.0
 INSTALLING = {"pip", "uv", "conda", "image_uri", "container"}
 """Parts of a runtime environment that take minutes to set up."""
 STRICT = ("python", "ray", "torch")
-"""What must be the same everywhere: processes with others cannot talk, or do not compute the same."""
+"""Software whose version must be the same everywhere: processes with other versions cannot communicate, or compute
+other results."""
 _FALLBACK = ("torch", "torchvision", "ray", "mlflow", "numpy", "safetensors", "pydantic")
 _FILE = ".paceline-check-"
 
 
 def check_nodes(nodes: Sequence[Node], driver: str, storage: str, places: Sequence[str], listener: Events) -> None:
-    """Ask each node, all at the same time; one that is the driver's own and alone is not asked.
+    """Check all nodes at the same time. The driver's own node is not checked if it is the only one.
 
     Args:
         nodes: those that may get a worker.
@@ -75,7 +76,7 @@ def dependencies() -> tuple[str, ...]:
 
 
 def answer_seconds() -> float:
-    """Return how long nodes may take, by what this job has them set up first."""
+    """Return the seconds that nodes may take, which depend on what this job has them install first."""
     import ray
 
     if not ray.is_initialized():  # Ray would connect by itself, to whatever cluster it has last heard of
@@ -87,7 +88,7 @@ def answer_seconds() -> float:
 
 
 def silence_fault(reasons: Mapping[Node, str], seconds: float) -> str:
-    """Return what is said of nodes that did not answer: for each the reason, empty where it only took too long."""
+    """Return the message about nodes that did not answer. A reason is empty if the node only took too long."""
     texts = [f"{node.name}: {reason or f'no answer within {seconds:g} s'}" for node, reason in reasons.items()]
     return (
         f"{_nodes(len(texts))} cannot run anything: {'; '.join(texts)}: look there for a full disk, too little memory "
@@ -96,7 +97,7 @@ def silence_fault(reasons: Mapping[Node, str], seconds: float) -> str:
 
 
 def software_fault(own: Answers, answers: Mapping[Node, Answers]) -> str:
-    """Return what is wrong with the nodes' software, as a table of who has what; empty for nothing."""
+    """Return the message about nodes with other software, with a table of the versions; empty if all have the same."""
     expected = _strict(own)
     differing = {node: _strict(told) for node, told in answers.items() if _strict(told) != expected}
     if not differing:
@@ -112,7 +113,7 @@ def software_fault(own: Answers, answers: Mapping[Node, Answers]) -> str:
 
 
 def differences(own: Answers, answers: Mapping[Node, Answers]) -> list[str]:
-    """Return what differs without being in the way: a sentence for each package."""
+    """Return the differences that are allowed: a sentence for each package."""
     texts = []
     for name in (*own.versions, "torch's build"):
         if name in STRICT:
@@ -129,7 +130,7 @@ def differences(own: Answers, answers: Mapping[Node, Answers]) -> list[str]:
 
 
 def data_fault(answers: Mapping[Node, Answers]) -> str:
-    """Return which nodes lack which of the data; empty for none."""
+    """Return the message about nodes that lack data; empty if none does."""
     lacking: dict[str, list[str]] = {}
     for node, told in answers.items():
         for place in told.missing:
@@ -144,7 +145,8 @@ def data_fault(answers: Mapping[Node, Answers]) -> str:
 
 
 def storage_fault(answers: Mapping[Node, Answers], storage: str, token: str) -> str:
-    """Return which nodes do not see the storage as this process does; empty for none. Removes their own files there."""
+    """Return the message about nodes that do not see the storage as this process does; empty if all do. Removes their
+    own files there."""
     faults = {node: told.storage_fault for node, told in answers.items()}
     if token:
         for node, fault in faults.items():
@@ -159,13 +161,14 @@ def storage_fault(answers: Mapping[Node, Answers], storage: str, token: str) -> 
 
 
 def _forget(storage: str, token: str, nodes: Sequence[Node]) -> None:
-    """Have nodes remove what they have written into folders that are not this one."""
+    """Have nodes remove the files that they have written into folders that are not this one."""
     all_of([run_on(node.id, forget, storage, written_name(token, node.id)) for node in nodes], FORGET_SECONDS)
 
 
 @contextmanager
 def file_in(storage: str) -> Iterator[str]:
-    """A file in the storage folder, and its name; whatever nodes write beside it is gone afterwards."""
+    """Yield the name of a new file in the storage folder, empty for an address. Files that nodes write beside it are
+    removed afterwards."""
     if not storage or is_address(storage):
         yield ""
         return
@@ -189,10 +192,10 @@ def file_in(storage: str) -> Iterator[str]:
 
 
 def answers_in(found: Mapping[Node, Any]) -> dict[Node, Answers]:
-    """Return what the nodes answered.
+    """Return the answers of the nodes.
 
     Raises:
-        EnvironmentFault: one did not.
+        EnvironmentFault: a node did not answer.
     """
     reasons = {
         node: "" if isinstance(told, TimeoutError) else last_line(told)

@@ -24,18 +24,18 @@ from paceline.tracking.environment import package_version
 from paceline.tracking.provenance import usable_cores
 
 SIGHT_SECONDS = 3.0
-"""How long a file may take to be seen on another machine; network file systems keep what they know for a while."""
+"""Seconds that a file may take to be seen on another machine; network file systems cache their entries for a while."""
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Questions:
-    """What a node is asked."""
+    """Questions to a node."""
 
     packages: tuple[str, ...] = ()
-    """Whose versions are reported."""
+    """Names of the packages whose versions are reported."""
     storage: str = ""
-    """Folder or address of the runs; empty: it is not looked at."""
+    """Folder or address of the runs; empty: it is not checked."""
     token: str = ""
     """Name of the file that the driver has written into that folder; its text is the name. Empty for an address."""
     places: tuple[str, ...] = ()
@@ -44,25 +44,25 @@ class Questions:
 
 @dataclass(frozen=True)
 class Answers:
-    """What it tells."""
+    """Answers of a node to `Questions`."""
 
     python: str
     versions: dict[str, str] = field(default_factory=dict)
-    """By package, without what is behind a `+`."""
+    """Version of each package, without the part after a `+`."""
     build: str = ""
-    """What torch was built for: `cpu`, or a version of CUDA."""
+    """Platform that torch was built for: `cpu`, or a version of CUDA; empty if unknown."""
     storage_fault: str = ""
-    """What is wrong with the storage as it is seen from here; empty: nothing."""
+    """Problem with the storage as this node sees it; empty if it can be used."""
     missing: tuple[str, ...] = ()
-    """Places of the data that are not there."""
+    """Places of the data that do not exist here."""
 
 
 def answer(questions: Questions, mark: str = "") -> Answers:
-    """Look at this node.
+    """Check this node.
 
     Args:
-        questions: what is to be looked at.
-        mark: what the name of the file ends with that this node writes into the storage.
+        questions: what to check.
+        mark: suffix of the file that this node writes into the storage.
     """
     versions = {name: package_version(name) for name in questions.packages}
     return Answers(
@@ -75,7 +75,8 @@ def answer(questions: Questions, mark: str = "") -> Answers:
 
 
 def torch_build() -> str:
-    """Return what torch was built for, `cpu` or a version of CUDA, without importing it; empty if unknown."""
+    """Return the platform that torch was built for, `cpu` or a version of CUDA, without importing it; empty if
+    unknown."""
     spec = find_spec("torch")
     try:
         text = (Path(spec.origin).parent / "version.py").read_text() if spec and spec.origin else ""
@@ -86,12 +87,12 @@ def torch_build() -> str:
 
 
 def written_name(token: str, mark: str) -> str:
-    """Name of the file that a node writes into the storage."""
+    """Return the name of the file that a node writes into the storage."""
     return f"{token}-{mark}"
 
 
 def is_seen(file: Path) -> bool:
-    """Return whether a file is there, or is seen soon."""
+    """Return True if a file exists, or appears within `SIGHT_SECONDS`."""
     end = time.monotonic() + SIGHT_SECONDS
     while not file.exists():
         if time.monotonic() > end:
@@ -120,7 +121,7 @@ def _look_at_storage(questions: Questions, mark: str) -> str:
 
 
 def _look_at_address(address: str) -> str:
-    """Return whether an object store can be used from here."""
+    """Return the problem with an object store as this node sees it; empty if it can be used."""
     from paceline.storage.address import parse
     from paceline.storage.remote_folder import RemoteFolder
 
@@ -137,13 +138,13 @@ def forget(storage: str, name: str) -> None:
 
 
 def run_on(node: str, function: Any, *arguments: Any, **options: Any) -> Any:
-    """Start a task that takes nothing, on a certain node.
+    """Start a task that reserves no resources, on a certain node.
 
     Args:
         node: its id.
-        function: what runs there.
+        function: to run there.
         arguments: of the function.
-        options: more of Ray's own.
+        options: further options of a Ray task.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -182,7 +183,7 @@ class NodeFacts:
 
 
 def facts_of(questions: Questions, mark: str, address: str) -> NodeFacts:
-    """Look at this node. Imports torch, and takes seconds for it.
+    """Check this node for `doctor`. Imports torch, which takes seconds.
 
     Args:
         questions: as for every launch.
@@ -228,7 +229,8 @@ def _links(torch: Any, count: int) -> str:
 
 
 def nvlinks(table: str) -> int | None:
-    """Return how many ordered pairs of GPUs `nvidia-smi topo -m` shows as joined by NVLink; None for another text."""
+    """Return the number of ordered pairs of GPUs that `nvidia-smi topo -m` shows as joined by NVLink; None for other
+    text."""
     rows = [line.split() for line in table.splitlines() if re.match(r"\s*GPU\d+\s", line)]
     rows = [row for row in rows if "X" in row]
     if not rows:
@@ -260,7 +262,7 @@ def _network(address: str) -> str:
 
 
 def memory() -> tuple[int, int]:
-    """Free and total bytes."""
+    """Return free and total bytes of memory, at most those that the container may use."""
     import psutil
 
     told = psutil.virtual_memory()
@@ -272,13 +274,13 @@ def memory() -> tuple[int, int]:
 
 
 def memory_text() -> str:
-    """Such as `12.0 GiB of 16.0 GiB free`."""
+    """Return the memory as text, such as `12.0 GiB of 16.0 GiB free`."""
     free, total = memory()
     return f"{free / GIB:.1f} GiB of {total / GIB:.1f} GiB free"
 
 
 def existing(folder: Path) -> Path:
-    """The folder itself, or the closest one above it that exists."""
+    """Return the folder itself, or the closest one above it that exists."""
     absolute = folder.absolute()
     return next(place for place in (absolute, *absolute.parents) if place.exists())
 

@@ -13,15 +13,15 @@ from paceline._compat.ray import draining_nodes, kuberay_autoscaling_config, rep
 from paceline.cluster.placement import NodeType, Room, room_text
 
 NODE_GROUP = "ray.io/node-group"
-"""The label that autoscalers give a node, with the name of its type."""
+"""Label that autoscalers give a node, with the name of its type."""
 SHOWN_ADDRESSES = 4
 HEAD = "node:__internal_head__"
-"""A resource of the head node alone."""
+"""Resource of the head node alone."""
 ANSWER_SECONDS = 30.0
 DEFAULT_MOST = 2
 """Ray's own limit where a config names none."""
 _KEPT = ("available_node_types", "head_node_type", "max_workers")
-"""Of a config; the rest is not ours to carry around."""
+"""Keys that are kept of an autoscaler's config."""
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -33,16 +33,16 @@ class Node:
     address: str
     total: Room
     free: Room
-    """What nobody has taken at the moment."""
+    """Resources that are free at the moment."""
     kind: str = ""
     """Name of its type, where an autoscaler reports it."""
     is_head: bool = False
     name: str = ""
-    """For people: the address, with a part of the id where several nodes share an address."""
+    """Name for messages: the address, with a part of the id where several nodes share an address."""
 
 
 def alive_nodes() -> list[Node]:
-    """The cluster's nodes, the head first. Those that are draining are left out."""
+    """Return the cluster's nodes, the head first. Those that are draining are left out."""
     import ray
 
     leaving, free = draining_nodes(), _free()
@@ -64,7 +64,7 @@ def alive_nodes() -> list[Node]:
 
 
 def named(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes with names that tell them apart."""
+    """Return the nodes with distinct names."""
     addresses = [node.address for node in nodes]
     return [
         replace(
@@ -75,24 +75,24 @@ def named(nodes: Sequence[Node]) -> list[Node]:
 
 
 def rooms_of(nodes: Sequence[Node]) -> list[Room]:
-    """Return all that each node has."""
+    """Return the total resources of each node."""
     return [node.total for node in nodes]
 
 
 def free_rooms(nodes: Sequence[Node]) -> list[Room]:
-    """Return the part of each node that is free."""
+    """Return the free resources of each node."""
     return [node.free for node in nodes]
 
 
 def here() -> str:
-    """Id of the node that this process is connected to."""
+    """Return the id of the node that this process is connected to."""
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
 
 
 def cluster_status() -> Any:
-    """Ray's own account of nodes, launches and failures; None where this version of Ray does not tell."""
+    """Return Ray's own status of nodes, launches and failures; None if this version of Ray does not report it."""
     with suppress(Exception):  # inner parts of Ray: errors of many classes
         import ray
         from ray.autoscaler.v2.sdk import get_cluster_status
@@ -102,7 +102,7 @@ def cluster_status() -> Any:
 
 
 def nodes_text(nodes: Sequence[Node], free: bool = False) -> str:
-    """Such as `2 nodes with 8 CPU cores each (10.0.0.1, 10.0.0.2)`, alike ones together."""
+    """Return nodes as text, alike ones together, such as `2 nodes with 8 CPU cores each (10.0.0.1, 10.0.0.2)`."""
 
     def room_of(node: Node) -> Room:
         return node.free if free else node.total
@@ -136,27 +136,27 @@ def _room(resources: Any) -> Room:
 
 @dataclass(frozen=True)
 class Autoscaler:
-    """One that runs beside the cluster."""
+    """Autoscaler of the cluster, with the nodes that it may still add."""
 
     types: tuple[NodeType, ...] = ()
     limit: int | None = None
-    """How many nodes it may add in all; None: as many as the types say."""
+    """Number of nodes that it may add in all; None: only the types limit it."""
     unknown: str = ""
-    """Why it does not tell what it may add; empty: it does."""
+    """Reason why it does not report the nodes that it may add; empty if it does."""
 
 
 def find_autoscaler(nodes: Sequence[Node]) -> Autoscaler | None:
-    """The cluster's autoscaler; None where there is none. Takes a moment: the head node is asked.
+    """Return the cluster's autoscaler; None if it has none. Takes a moment: the head node is asked.
 
     Args:
-        nodes: those that are there already.
+        nodes: those that have joined already.
     """
     config = _reported() or _asked_of_head()
     return None if config is None else autoscaler_of(config, nodes)
 
 
 def autoscaler_of(config: Mapping[str, Any], nodes: Sequence[Node]) -> Autoscaler | None:
-    """Return what is left to add by a config in the words of Ray's `cluster.yaml`."""
+    """Return the nodes that are left to add, by a config with the keys of Ray's `cluster.yaml`."""
     if reason := config.get("unknown"):
         return Autoscaler(unknown=str(reason))
     limit = config.get("max_workers")
@@ -178,7 +178,8 @@ def autoscaler_of(config: Mapping[str, Any], nodes: Sequence[Node]) -> Autoscale
 
 
 def autoscaler_text(scaler: Autoscaler) -> str:
-    """Such as `the autoscaler may add 4 nodes (gpu: 4 with 8 CPU cores and 1 GPU each)`."""
+    """Return the text about an autoscaler, such as `the autoscaler may add 4 nodes (gpu: 4 with 8 CPU cores and 1 GPU
+    each)`."""
     if scaler.unknown:
         return f"the autoscaler does not tell what it may add ({scaler.unknown})"
     more = sum(each.more for each in scaler.types)
@@ -196,7 +197,7 @@ def _reported() -> dict[str, Any] | None:
 
 
 def _in_yamls_words(told: Any) -> dict[str, Any]:
-    """A cluster config of Ray's protocol in the words of its `cluster.yaml`; -1 there is no limit."""
+    """Return a cluster config of Ray's protocol with the keys of `cluster.yaml`; a maximum of -1 means unlimited."""
     types = {}
     for group in told.node_group_configs:
         most = sys.maxsize if group.max_count < 0 else group.max_count
@@ -218,7 +219,8 @@ def _asked_of_head() -> dict[str, Any] | None:
 
 
 def config_on_head(gcs_address: str) -> dict[str, Any] | None:
-    """On the head node: the autoscaler's config, from its command line or, on Kubernetes, from the cluster's own entry.
+    """Return the autoscaler's config, on the head node: from its command line or, on Kubernetes, from the cluster's own
+    entry.
 
     Args:
         gcs_address: of this cluster; on one machine there may be several.
@@ -257,7 +259,7 @@ def _of_kubernetes() -> dict[str, Any] | None:
 
 
 def nodes_without_autoscaler(listed: Any, status: Any) -> list[Node]:
-    """The cluster's nodes, from what the dashboard answers; none where an autoscaler may add some.
+    """Return the cluster's nodes, from the answers of the dashboard; none if an autoscaler may add some.
 
     Ray's monitor reports each node as a type of its own, named after its id, exactly when there is nothing to scale.
     """
@@ -276,5 +278,5 @@ def _node(entry: Any) -> Node:
 
 
 def _plain(name: str) -> str:
-    """A name as it is, and as the dashboard writes keys: `node_5fab` becomes `node5Fab`."""
+    """Return a name in a form that equals the dashboard's keys: it writes `node_5fab` as `node5Fab`."""
     return name.replace("_", "").lower()

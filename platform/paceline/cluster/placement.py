@@ -1,4 +1,4 @@
-"""Placement of worker groups on nodes: arithmetic that tells if they fit, and how many nodes are lacking."""
+"""Placement of worker groups on nodes: calculates whether they fit, and how many nodes are lacking."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Room:
-    """What a node has for workers."""
+    """Resources of a node for workers."""
 
     cpus: float
     gpus: float
@@ -22,20 +22,20 @@ class Request:
     """Groups of workers that are to be there at the same time; each worker takes what it needs of one node."""
 
     workers: int
-    """Of a group."""
+    """Number of workers of a group."""
     cpus: float
-    """Cores of a worker."""
+    """Number of CPU cores of a worker."""
     gpus: float
-    """GPUs of a worker; 0: it trains on CPU."""
+    """Number of GPUs of a worker; 0 if it trains on CPU."""
     placement: str
     """As `scaling.placement`: `strict_pack` is all workers of a group on one node, `strict_spread` one node each."""
     groups: int = 1
     key: str = "scaling.num_workers"
-    """What says how many workers there are to be."""
+    """Config field that sets the number of workers."""
 
     @property
     def total(self) -> Room:
-        """What all workers take together."""
+        """Resources that all workers take together."""
         number = self.workers * self.groups
         return Room(number * self.cpus, number * self.gpus)
 
@@ -47,11 +47,11 @@ class NodeType:
     name: str
     room: Room
     more: int
-    """How many of them it may add to those that are there."""
+    """Number of nodes of this type that it may still add."""
 
 
 def workers_on(room: Room, request: Request) -> int:
-    """Return how many workers one node can hold."""
+    """Return the number of workers that one node can hold."""
     limits = [_times(room.cpus, request.cpus)] if request.cpus else []
     if request.gpus:
         # a part of a GPU is taken of one GPU: two workers with 0.6 each take two
@@ -61,31 +61,31 @@ def workers_on(room: Room, request: Request) -> int:
 
 
 def fits(request: Request, rooms: Sequence[Room]) -> bool:
-    """Return whether nodes with such rooms can hold all groups at the same time."""
+    """Return True if nodes with such resources can hold all groups at the same time."""
     return _lacking(request, rooms) <= 0
 
 
 def groups_that_fit(request: Request, rooms: Sequence[Room]) -> int:
-    """Return how many groups there is room for at the same time."""
+    """Return the number of groups that fit at the same time."""
     most = sum(workers_on(room, request) for room in rooms) // request.workers
     return _largest(most, lambda groups: fits(replace(request, groups=groups), rooms))
 
 
 def most_workers(request: Request, rooms: Sequence[Room]) -> int:
-    """The largest group that would fit as often as is asked for; 0 where not even one worker does."""
+    """Return the size of the largest group that fits as often as is asked for; 0 if not even one worker fits."""
     return _largest(request.workers, lambda workers: fits(replace(request, workers=workers), rooms))
 
 
 def nodes_to_add(
     request: Request, rooms: Sequence[Room], types: Sequence[NodeType], limit: int | None = None
 ) -> dict[str, int] | None:
-    """The fewest nodes that make it fit, by the name of their type; None where no choice of them does.
+    """Return the fewest nodes that make the request fit, by the name of their type; None if no choice of them does.
 
     Args:
-        request: what is asked for.
-        rooms: of the nodes that are there.
-        types: what may be added.
-        limit: how many may be added in all; None: as the types say.
+        request: the groups to be placed.
+        rooms: resources of the present nodes.
+        types: nodes that may be added.
+        limit: maximum number of nodes to add in all; None: only the types limit it.
     """
     lacking = _lacking(request, rooms)
     left = sum(each.more for each in types) if limit is None else limit
@@ -104,7 +104,7 @@ def nodes_to_add(
 
 
 def _worth(request: Request, room: Room) -> int:
-    """Return how many places a node offers, of those that `_places` counts."""
+    """Return the number of places that a node offers, as `_places` counts them."""
     workers = workers_on(room, request)
     if request.placement == "strict_pack":
         return workers // request.workers
@@ -112,7 +112,8 @@ def _worth(request: Request, room: Room) -> int:
 
 
 def _places(request: Request) -> int:
-    """Groups with `strict_pack`, of which a node holds whole ones; workers otherwise."""
+    """Return the number of places that are needed: with `strict_pack` one per group, of which a node holds whole ones;
+    otherwise one per worker."""
     return request.groups if request.placement == "strict_pack" else request.groups * request.workers
 
 
@@ -125,7 +126,7 @@ def _times(has: float, each: float) -> int:
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number up to `most` that fits, where all below it do too; 0 for none."""
+    """Return the largest number up to `most` that fits, where all below it do too; 0 for none."""
     low = 0
     while low < most:
         middle = (low + most + 1) // 2
@@ -134,7 +135,8 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def asked_text(request: Request) -> str:
-    """Such as `scaling asks for 3 workers with 1 CPU core each, one node each (scaling.placement strict_spread)`."""
+    """Return a request as text, such as `scaling asks for 3 workers with 1 CPU core each, one node each
+    (scaling.placement strict_spread)`."""
     workers = "1 worker" if request.workers == 1 else f"{request.workers} workers"
     text = f"{workers} with {room_text(Room(request.cpus, request.gpus))}{' each' if request.workers > 1 else ''}"
     how = {"strict_pack": ", all on one node", "strict_spread": ", each on a node of its own"}.get(request.placement)
@@ -144,7 +146,7 @@ def asked_text(request: Request) -> str:
 
 
 def too_small(request: Request, rooms: Sequence[Room], message: str) -> EnvironmentFault:
-    """The error that nodes can never hold a request."""
+    """Return the error that nodes can never hold a request."""
     return EnvironmentFault(
         message,
         "cluster-too-small",
@@ -156,7 +158,7 @@ def too_small(request: Request, rooms: Sequence[Room], message: str) -> Environm
 
 
 def hint_text(request: Request, rooms: Sequence[Room]) -> str:
-    """Return what to change so that such nodes can hold it."""
+    """Return the hint: the changes with which such nodes can hold the request."""
     if not any(workers_on(room, request) for room in rooms):
         names = ["scaling.cpus_per_worker", *(["scaling.gpus_per_worker"] if request.gpus else [])]
         no_gpu = ", or set scaling.use_gpu=false" if request.gpus else ""
@@ -172,7 +174,7 @@ def hint_text(request: Request, rooms: Sequence[Room]) -> str:
 
 
 def room_text(room: Room, each: bool = False) -> str:
-    """Such as `8 CPU cores and 2 GPUs`."""
+    """Return resources as text, such as `8 CPU cores and 2 GPUs`."""
     cores = "1 CPU core" if room.cpus == 1 else f"{room.cpus:g} CPU cores"
     gpus = f" and {room.gpus:g} GPU{'' if room.gpus == 1 else 's'}" if room.gpus else ""
     return f"{cores}{gpus}{' each' if each else ''}"

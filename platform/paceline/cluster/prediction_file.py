@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 ENDINGS = (".safetensors", ".parquet")
 CHUNK_BYTES = 8 << 20
-"""How much of a part is in memory at once."""
+"""Number of bytes of a part that are in memory at once."""
 
 
 @contextmanager
 def complete_file(output: str | Path) -> Iterator[Path]:
-    """A file to write to in place of `output`, which takes its name at the end of the body.
+    """Yield a file to write to in place of `output`; it gets that name at the end of the body.
 
-    Made at once, so that a place that cannot be written to is found before anything else. Removed if the body fails.
+    It is created at once, so that a place that cannot be written to is found first. It is removed if the body fails.
 
     Raises:
         ConfigError: the name has an unknown ending, or is an address.
@@ -97,7 +97,7 @@ def merge(parts: Sequence[Path], file: Path) -> dict[str, list[int]]:
 
 
 def _names(form: Mapping[str, TensorEntry]) -> list[str]:
-    """The names in the order of the columns: predictions first."""
+    """Return the names in the order of the columns: predictions first."""
     return sorted(form)
 
 
@@ -121,7 +121,7 @@ def _require_alike(forms: Sequence[Mapping[str, TensorEntry]]) -> None:
 
 
 def _write_safetensors(parts: Sequence[Path], forms: Sequence[Mapping[str, TensorEntry]], target: IO[bytes]) -> None:
-    """The parts' bytes one after the other, tensor by tensor, under a header of their own."""
+    """Write the parts' bytes one after the other, tensor by tensor, below one header."""
     for name in _names(forms[0]):
         shapes = sorted({form[name].shape[1:] for form in forms})
         if len(shapes) > 1:
@@ -177,7 +177,7 @@ def _write_parquet(parts: Sequence[Path], target: IO[bytes]) -> None:
 
 
 def _column(name: str, tensor: "torch.Tensor") -> "pyarrow.Array":
-    """A column of numbers, or of nested lists of them. Parquet has no 16-bit floats that all readers know."""
+    """Return a column of numbers, or of nested lists of them. Not all readers of Parquet know its 16-bit floats."""
     import pyarrow
     import torch
 

@@ -29,24 +29,24 @@ class Resources:
 
     @classmethod
     def of_machine(cls, cpus: float, gpus: float) -> "Resources":
-        """Return those of one machine."""
+        """Return the resources of one machine."""
         return cls((Room(cpus, gpus),))
 
     @property
     def cpus(self) -> float:
-        """Cores of all nodes."""
+        """Number of CPU cores of all nodes."""
         return sum(node.cpus for node in self.nodes)
 
     @property
     def gpus(self) -> float:
-        """GPUs of all nodes."""
+        """Number of GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
 
 
 def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
-    """Return True if the workers get GPUs: as asked for, and with `auto` when there are any.
+    """Return True if the workers get GPUs: as asked for, and with `auto` if there are any.
 
-    Too few of them are left to `check_resources`: training on CPU beside idle GPUs is hardly meant.
+    `check_resources` reports too few GPUs: training on CPU beside idle GPUs is probably not intended.
     """
     if is_data_parallel(config):
         return True
@@ -55,7 +55,7 @@ def uses_gpu(config: ExperimentConfig, available: Resources) -> bool:
 
 
 def requested(config: ExperimentConfig, use_gpu: bool) -> Room:
-    """Return what the workers reserve together, of an elastic run the fewest."""
+    """Return the resources that the workers reserve together; for an elastic run, those of the fewest workers."""
     scaling = config.scaling
     if is_data_parallel(config) and not scaling.num_workers:
         return Room(0.0, 2.0)
@@ -72,16 +72,16 @@ def request_of(config: ExperimentConfig, use_gpu: bool) -> Request:
 
 
 def of_fixed_size(config: ExperimentConfig) -> ExperimentConfig:
-    """The config without what makes it elastic, for a sweep, whose worker groups keep their size."""
+    """Return the config with a fixed number of workers, for a sweep, whose worker groups keep their size."""
     scaling = config.scaling.model_copy(update={"min_workers": None})
     return config.model_copy(update={"scaling": scaling})
 
 
 def warn_of_fixed_size(config: ExperimentConfig, what: str, listener: Events) -> None:
-    """Say of an elastic config that its number of workers stays the same here.
+    """Warn that the number of workers of an elastic config stays the same here.
 
     Args:
-        what: is about to be done, such as `a sweep`.
+        what: command that is about to run, such as `a sweep`.
     """
     if config.scaling.is_elastic:
         scaling = config.scaling
@@ -90,10 +90,10 @@ def warn_of_fixed_size(config: ExperimentConfig, what: str, listener: Events) ->
 
 
 def check_resources(config: ExperimentConfig, available: Resources, where: str) -> bool:
-    """Return whether GPUs are used, once it is sure that the request can be met.
+    """Check that the request can be met, and return True if GPUs are used.
 
     Raises:
-        EnvironmentFault: more is asked for than there is.
+        EnvironmentFault: more is requested than is available.
     """
     use_gpu = uses_gpu(config, available)
     asked, key = requested(config, use_gpu), request_of(config, use_gpu).key
@@ -119,7 +119,7 @@ def check_resources(config: ExperimentConfig, available: Resources, where: str) 
 
 
 def too_few_gpus(what: str, asked: float, key: str, available: Resources, where: str) -> EnvironmentFault:
-    """The error for workers that need more GPUs than there are.
+    """Return the error for workers that need more GPUs than there are.
 
     Args:
         what: subject and verb, such as `scaling asks for`.
@@ -136,7 +136,7 @@ def too_few_gpus(what: str, asked: float, key: str, available: Resources, where:
 
 
 def check_precision(config: ExperimentConfig, use_gpu: bool, where: str) -> None:
-    """Whether what the workers train on knows the config's precision.
+    """Check that the device of the workers supports the config's precision.
 
     Raises:
         EnvironmentFault: it does not.
@@ -147,7 +147,7 @@ def check_precision(config: ExperimentConfig, use_gpu: bool, where: str) -> None
 
 
 def _check_placement(request: Request, available: Resources, where: str) -> None:
-    """Ray would wait forever for nodes that can hold the workers as they are to be placed."""
+    """Check that nodes can hold the workers as they are to be placed: Ray would wait forever for such nodes."""
     rooms = available.nodes
     if not fits(request, rooms):
         nodes = f"{where} has {len(rooms)} nodes" if len(rooms) > 1 else f"{where} is one node"
@@ -155,7 +155,7 @@ def _check_placement(request: Request, available: Resources, where: str) -> None
 
 
 def is_data_parallel(config: ExperimentConfig) -> bool:
-    """Return whether one process is to train on several GPUs."""
+    """Return True if one process is to train on several GPUs."""
     return config.parallel.strategy == "data_parallel"
 
 
@@ -175,19 +175,20 @@ def _check_data_parallel(gpus: float, available: Resources, where: str) -> None:
 
 
 def local_resources() -> Resources:
-    """Cores and GPUs that a local Ray will find on this machine, without importing torch or Ray."""
+    """Return the cores and GPUs that a local Ray will find on this machine, without importing torch or Ray."""
     return Resources.of_machine(float(len(os.sched_getaffinity(0))), float(_local_gpus()))
 
 
 def process_resources() -> Resources:
-    """Cores and GPUs that this process itself can train on. Imports torch, the only one to know what it can use."""
+    """Return the cores and GPUs that this process itself can train on. Imports torch, which alone knows the GPUs it can
+    use."""
     import torch
 
     return Resources.of_machine(float(len(os.sched_getaffinity(0))), float(torch.cuda.device_count()))
 
 
 def needs_gpu(config: ExperimentConfig) -> bool:
-    """Return whether the config cannot be trained on CPU."""
+    """Return True if the config cannot be trained on CPU."""
     needs = config.scaling.use_gpu is True or config.trainer.precision == "16-mixed"
     return needs or is_data_parallel(config)
 
@@ -201,7 +202,7 @@ def _local_gpus() -> int:
 
 
 def cluster_resources() -> Resources:
-    """Cores and GPUs of the Ray cluster that this process is connected to."""
+    """Return the cores and GPUs of the Ray cluster that this process is connected to."""
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -209,15 +210,15 @@ def cluster_resources() -> Resources:
 
 
 def worker_threads(config: ExperimentConfig) -> int:
-    """Torch threads of each worker: its whole CPU cores, at least 1."""
+    """Return the number of torch threads of each worker: its whole CPU cores, at least 1."""
     return max(1, int(config.scaling.cpus_per_worker))
 
 
 def check_this_machine(config: ExperimentConfig) -> None:
-    """Whether this machine has what the config asks for. Imports torch only where nothing else can tell.
+    """Check that this machine has the resources that the config asks for. Imports torch only if it is needed for that.
 
     Raises:
-        EnvironmentFault: it has not.
+        EnvironmentFault: it lacks some of them.
     """
     if config.scaling.num_workers:
         check_resources(config, local_resources(), "this machine")
@@ -226,7 +227,7 @@ def check_this_machine(config: ExperimentConfig) -> None:
 
 
 def require_shared_places(config: ExperimentConfig, environment: Mapping[str, str] = os.environ) -> None:
-    """For a cluster: a job's working folder is Ray's cache and goes away; on another machine it never was this one.
+    """Check that a cluster keeps the runs and their record outside the working folder, which does not outlive the job.
 
     Args:
         environment: variables of the driver, which may name the tracking address.

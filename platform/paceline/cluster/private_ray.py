@@ -18,11 +18,11 @@ from paceline.private_files import PRIVATE_FILE, make_folder
 PREFIX = "paceline-"
 DEFAULT_ROOT = Path("/tmp")
 LONGEST_SOCKET = 103
-"""Characters that a socket's path may have on any system."""
+"""Maximum number of characters of a socket's path that every system allows."""
 REMOVAL_SECONDS = 5.0
-"""How long a folder is removed again and again, while files appear in it."""
+"""Seconds for which the removal of a folder is repeated while files appear in it."""
 _RAY = "r"
-"""Folder in it that Ray gets, and opens to everybody, who cannot get there."""
+"""Subfolder for Ray, which opens it to everybody; the folder above keeps others out."""
 _SOCKET = f"{_RAY}/session_2000-01-01_00-00-00_000000_0000000/sockets/plasma_store"
 """The longest path that Ray makes in the folder."""
 
@@ -31,7 +31,7 @@ _keeps_logs = False
 
 @contextmanager
 def private_ray_folder() -> Iterator[Path]:
-    """Make a folder for a private Ray that starts and ends in the body; remove those of private Rays that have died.
+    """Make a folder for a private Ray that starts and ends in the body; remove those of dead private Rays.
 
     The folder of a body that fails, or has called `keep_logs`, is left until another private Ray starts.
     """
@@ -74,8 +74,8 @@ def remove_dead_folders(root: Path) -> list[Path]:
 
 @contextmanager
 def private_token() -> Iterator[None]:
-    """Keep the token of this user's Rays from others, also one that a Ray started in the body writes: it lets everybody
-    on the machine read it, and whoever has it can run code as this user."""
+    """Keep the token of this user's Rays private, also one that a Ray started in the body writes. Ray lets everybody on
+    the machine read it, and whoever has it can run code as this user."""
     with suppress(OSError, RuntimeError):  # a home that cannot be written to has no token, either
         make_folder(Path.home() / ".ray")
     _protect_token()
@@ -89,8 +89,8 @@ def _protect_token() -> None:
 
 
 def _new_folder(root: Path) -> tuple[Path, int]:
-    """Make a folder, and lock it for as long as the descriptor is open. Without locks on a file system, no command can
-    know that a folder is a dead one's, and all stay."""
+    """Make a folder, and lock it for as long as the descriptor is open. On a file system without locks, no command can
+    know that the driver of a folder is dead, and all folders stay."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=root))  # a name that nobody can guess and take first
         with suppress(FileNotFoundError):  # another command removes it before it is locked
@@ -112,7 +112,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _root() -> Path:
-    """The folder that Ray itself would take, unless the paths of its sockets became too long there."""
+    """Return the folder that Ray itself would take, unless the paths of its sockets would be too long there."""
     root = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or DEFAULT_ROOT)
     longest = root / f"{PREFIX}00000000" / _SOCKET
     return root if len(os.fsencode(longest)) <= LONGEST_SOCKET else DEFAULT_ROOT
@@ -149,7 +149,7 @@ def _remove(folder: Path) -> None:
 
 
 def _is_answered(address: Path) -> bool:
-    """Return whether a process listens at a socket: Ray's node may outlive its driver by some seconds."""
+    """Return True if a process listens at a socket: Ray's node may outlive its driver by some seconds."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(str(address)) == 0

@@ -25,7 +25,7 @@ CONNECT_SECONDS = 5.0
 
 
 def prepare_environment() -> None:
-    """Settings that Ray reads when it is imported; call before."""
+    """Set the variables that Ray reads when it is imported; call this before."""
     # Ray's hook for `uv run` starts every worker through uv and uploads the folder; the environment is shared here.
     os.environ.setdefault(UV_HOOK, "0")
     if os.environ[UV_HOOK] == "0":
@@ -41,17 +41,17 @@ def prepare_environment() -> None:
 
 
 def in_submitted_job() -> bool:
-    """Return whether this process is the driver of a job that was submitted to a cluster."""
+    """Return True if this process is the driver of a job that was submitted to a cluster."""
     return bool(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or os.environ.get(JOB_VARIABLE))
 
 
 def on_cluster(address: str | None) -> bool:
-    """Return whether training goes to a cluster, rather than to a private Ray on this machine."""
+    """Return True if training runs on a cluster, rather than on a private Ray on this machine."""
     return address is not None or in_submitted_job()
 
 
 def connecting_text(address: str | None) -> str:
-    """Return what `connected` is about to do, as a stage of the launch."""
+    """Return the stage of the launch that `connected` is about to begin."""
     if not on_cluster(address):
         return "starting Ray"
     address = address or os.environ.get("RAY_ADDRESS")  # Ray sets it for a submitted job
@@ -70,7 +70,7 @@ def answers(address: str, seconds: float = CONNECT_SECONDS) -> bool:
 
 
 def is_private() -> bool:
-    """Return whether this process is connected to a Ray that `connected` has started for it."""
+    """Return True if this process is connected to a Ray that `connected` has started for it."""
     return _private
 
 
@@ -92,11 +92,11 @@ _private = False
 
 @contextmanager
 def connected(address: str | None, runtime_env: dict[str, Any] | None = None) -> Iterator[None]:
-    """A connection to Ray for the length of the body. One that the caller has already is used and left open.
+    """Connect to Ray for the length of the body. A connection that the caller already has is used and left open.
 
     Args:
         address: of a cluster; None for a private local Ray, or inside a submitted job for its cluster.
-        runtime_env: what the workers at `address` need from here.
+        runtime_env: environment from here that the workers at `address` need.
 
     Raises:
         EnvironmentFault: no cluster answers at the address, or the local one does not start.
@@ -131,7 +131,7 @@ def connected(address: str | None, runtime_env: dict[str, Any] | None = None) ->
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """What holds as long as Ray is this process's own."""
+    """Mark Ray as started for this process alone during the body, and set the variables of Ray Train that suit it."""
     global _private
     # nobody preempts a private local node, whose watcher would be one more process to start; and its few workers are
     # asked more often whether they are done, or have failed: Ray's 2 s are for groups of any size
@@ -148,7 +148,8 @@ def _alone() -> Iterator[None]:
 
 
 def _require_answer(address: str | None) -> None:
-    """Ray itself would continue trying for more than ten minutes, and show its own log lines meanwhile."""
+    """Check that a cluster answers: Ray itself would try for more than ten minutes, and show its own log lines
+    meanwhile."""
     if address is None or address in ("auto", "local"):
         return
     if address.startswith(("http://", "https://")):

@@ -12,18 +12,18 @@ from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.tracking.metric_points import MetricReading
 
 MIN_ANSWER_SECONDS = 1.0
-"""How long the coordinator has at least to say whether a checkpoint may be put in place."""
+"""Minimum seconds that the coordinator has to answer whether a checkpoint may be put in place."""
 CLOSE_SECONDS = 10.0
-"""How long the end of training waits for its metrics to be safe. What is not by then goes with how training ended."""
+"""Seconds that the end of training waits for its metrics to be safe. The rest is sent with the final report."""
 LOOK_SECONDS = 0.1
-"""How often the coordinator is asked whether the run's store has its record."""
+"""Seconds between two requests to the coordinator that ask whether the run's store has its record."""
 _FULL = f"metrics are dropped from now on: {MOST_READINGS} readings wait for what records them, which takes none"
 LATE_SECONDS = 120.0
-"""How long after its announced end a machine is still taken to go."""
+"""Seconds after its announced end for which a machine is still expected to be taken away."""
 
 
 class _Outgoing:
-    """The part that both reporters have in common: metrics go out through a buffer."""
+    """The common part of both reporters: metrics are sent through a buffer."""
 
     def __init__(self, deliver: Callable[[Sequence[MetricReading]], bool]) -> None:
         self._buffer = MetricBuffer(deliver, lambda: self.event("warning", code="readings-dropped", message=_FULL))
@@ -38,24 +38,26 @@ class _Outgoing:
         self._buffer.put_back([MetricReading.from_json(points) for points in metrics])
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Training is over: wait for its last metrics to be safe, and end the thread that delivers them."""
+        """End the reports of a finished training: wait for its last metrics to be safe, and end the thread that
+        delivers them."""
         with suppress(Exception):
             self._buffer.flush(timeout_seconds)
         self._buffer.close()
 
     def unsafe_from(self) -> int | None:
-        """The first optimizer step of which something is not safe; None where all is."""
+        """Return the first optimizer step with a reading that is not safe; None if all are safe."""
         return next((reading.step for reading in self._buffer.unsafe()), None)
 
     def final_report(self, ending: dict[str, Any]) -> dict[str, Any]:
-        """End as `close` does; returns how training ended, for `RunCoordinator.finish`, with what is not safe for all
-        that."""
+        """Close, and return the end of training for `RunCoordinator.finish`, with the readings that are still not
+        safe."""
         self.close()
         return FinalReport(ending, self._buffer.unsafe(), self._buffer.lost).message()
 
 
 def _until_stored(secure: Callable[[int | None], tuple[int, bool]], timeout_seconds: float) -> bool:
-    """Ask a coordinator until its record is in the run's store, see `RunCoordinator.secure`."""
+    """Ask a coordinator until its record is in the run's store, see `RunCoordinator.secure`; return False after the
+    timeout."""
     deadline = time.monotonic() + timeout_seconds
     end, is_there = secure(None)
     while not is_there and time.monotonic() < deadline:
@@ -65,7 +67,7 @@ def _until_stored(secure: Callable[[int | None], tuple[int, bool]], timeout_seco
 
 
 class InProcessReporter(_Outgoing):
-    """For training in the driver's process. `on_news` is called after each report, to redraw the display."""
+    """Reporter for training in the driver's process. `on_news` is called after each report, to redraw the display."""
 
     def __init__(self, coordinator: RunCoordinator, on_news: Any) -> None:
         super().__init__(coordinator.record)
@@ -106,13 +108,13 @@ class LaunchOver(RuntimeError):
 
 
 class ActorReporter(_Outgoing):
-    """For rank 0 of a Ray worker group: messages that nobody waits for, but a checkpoint before it commits.
+    """Reporter for rank 0 of a Ray worker group. It sends messages without waiting, except before a checkpoint commits.
 
     `recorded` is called in the checkpoint's thread, `event` in both, the rest in the training thread.
 
     Args:
         coordinator: the actor; every message to it begins with `about`.
-        about: trial and attempt, where the coordinator is that of a sweep. Only such a coordinator is asked at rungs.
+        about: trial and attempt, if the coordinator is that of a sweep. Only such a coordinator is asked at rungs.
     """
 
     def __init__(self, coordinator: Any, about: tuple[Any, ...] = ()) -> None:
@@ -217,12 +219,13 @@ class ActorReporter(_Outgoing):
 
 
 def is_near(info: Any) -> bool:
-    """Return whether a machine may still go as announced; one that is there long after its time stays, it seems."""
+    """Return True if a machine may still be taken away as announced. One that is still there long after its time is
+    expected to stay."""
     return info.deadline_ms is None or time.time() < info.deadline_ms / 1000 + LATE_SECONDS
 
 
 def notice_text(info: Any) -> str:
-    """Return what a notice says, for the watcher."""
+    """Return the text of a preemption notice, for the watcher."""
     ranks = ", ".join(str(rank) for rank in info.preempted_ranks)
     left = None if info.deadline_ms is None else info.deadline_ms / 1000 - time.time()
     when = "" if left is None else f" in {max(0.0, left):.0f} s"

@@ -35,9 +35,9 @@ CHANGES_NO_RESULT = (
 )
 """Keys and sections that change neither the numerics nor the order of the data."""
 MAY_DIFFER_ON_RESUME = (*CHANGES_NO_RESULT, "sweep")
-"""The same for a run, which passes the section `sweep` over."""
+"""The same for a run, which ignores the section `sweep`."""
 DERIVED_FROM_SCALING = ("data.micro_batch_size", "trainer.gradient_accumulation_steps")
-"""How the same global batch is cut up; it has to follow when the number of workers changes."""
+"""Keys that divide the global batch into micro-batches. They have to change with the number of workers."""
 MAY_DIFFER_WHEN_EXTENDED = (*MAY_DIFFER_ON_RESUME, "trainer.max_steps")
 EXTENDED_FROM = "extended_from"
 """Entry of a run's file: the id of the run that it extends."""
@@ -48,7 +48,7 @@ EXTENDED_FROM_STEP = "extended_from_step"
 def config_difference(
     old: Mapping[str, Any], new: Mapping[str, Any], may_differ: Sequence[str] = MAY_DIFFER_ON_RESUME
 ) -> dict[str, tuple[Any, Any]]:
-    """Return what differs between two dumped configs and may not on resume: dotted key to (old, new).
+    """Return the differences between two dumped configs that are not allowed on resume: dotted key to (old, new).
 
     Args:
         may_differ: keys and sections whose differences are left out.
@@ -82,7 +82,7 @@ def _changed_entries(key: str, before: Any, after: Any) -> dict[str, tuple[Any, 
 
 
 def _by_name(value: Any) -> dict[str, Mapping[str, Any]] | None:
-    """The entries of a list of components; None where they have no names, or two the same."""
+    """Return the entries of a list of components by name; None if they have no names, or two have the same."""
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
         return None
     entries = {str(each.get("name") or each.get("path")): each for each in value}
@@ -90,12 +90,12 @@ def _by_name(value: Any) -> dict[str, Mapping[str, Any]] | None:
 
 
 def is_below(key: str, places: Sequence[str]) -> bool:
-    """Return whether a dotted key is one of some keys, or in one of some sections."""
+    """Return True if a dotted key is one of some keys, or in one of some sections."""
     return any(key == each or key.startswith(f"{each}.") for each in places)
 
 
 def shown_value(key: str, value: Any) -> str:
-    """A value of the config as errors show it, without what must not be shown."""
+    """Return a value of the config as errors show it, without secrets."""
     return redact(repr(redact_values({key: value})[key]))
 
 
@@ -116,18 +116,18 @@ class Origin:
 
 @dataclass(frozen=True)
 class TrainedTo:
-    """How far a run has come, as its last checkpoint says."""
+    """Progress of a run, as its last checkpoint states it."""
 
     step: int
-    """Optimizer steps."""
+    """Number of optimizer steps done."""
     epoch: int
-    """Epochs finished."""
+    """Number of epochs finished."""
     is_stream: bool = False
     """True for an iterable training set, whose length is `trainer.max_steps` alone."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> "TrainedTo":
-        """Read it from a whole checkpoint."""
+        """Read the progress from a whole checkpoint."""
         values = json.loads((checkpoint / STATE).read_bytes())
         position = values["position"]
         return cls(int(position["step"]), int(position["epoch"]), "data" in values.get("components", {}))
@@ -141,7 +141,7 @@ class TrainedTo:
 
 
 def last_whole_checkpoint(checkpoints: Path) -> Path | None:
-    """The newest checkpoint whose every byte is as its manifest says. Changes nothing."""
+    """Return the newest checkpoint whose every byte agrees with its manifest. Changes nothing."""
     for _, path in numbered(checkpoints):
         try:
             verify(path)
@@ -152,7 +152,7 @@ def last_whole_checkpoint(checkpoints: Path) -> Path | None:
 
 
 def is_unfinished_extension(content: Mapping[str, Any]) -> bool:
-    """Return True for the file of an extension that has not come to its end."""
+    """Return True for the file of an extension that is not finished."""
     return content.get("status") != "finished" and EXTENDED_FROM in content
 
 
@@ -160,7 +160,7 @@ def require_extendable(config: ExperimentConfig, run_id: str | None, content: Ma
     """Check that the newest run of a name can be extended, or is an unfinished extension that can be continued.
 
     Args:
-        run_id: of the newest run; None when there is none.
+        run_id: of the newest run; None without one.
         content: of its file.
 
     Raises:
@@ -195,7 +195,7 @@ def require_extendable(config: ExperimentConfig, run_id: str | None, content: Ma
 
 
 def extension_of(config: ExperimentConfig, run_id: str, checkpoint: Path | None) -> Origin:
-    """The finished run as the origin of its extension.
+    """Return the finished run as the origin of its extension.
 
     Args:
         checkpoint: its last whole one.
@@ -241,7 +241,7 @@ def require_not_cut_short(config: ExperimentConfig, run_id: str, content: Mappin
 
 
 def _limit(config: ExperimentConfig, done: TrainedTo) -> tuple[str, int]:
-    """The key that limits the length of the training, and its value."""
+    """Return the key that limits the length of the training, and its value."""
     max_steps = config.trainer.max_steps
     if max_steps is not None and max_steps <= done.step:
         return "trainer.max_steps", max_steps
@@ -267,10 +267,10 @@ def _nothing(reason: str, hint: str) -> ConfigError:
 
 
 def nothing_to_resume(word: str, place: object) -> ConfigError:
-    """Return the error of a command that is only to resume, where nothing of the name is unfinished.
+    """Return the error of a command that may only resume, if nothing of the name is unfinished.
 
     Args:
-        word: what a user calls it: run, sweep or tune-up.
+        word: its kind in messages: run, sweep or tune-up.
     """
     reason = f"there is no unfinished {word} in {place}"
     return ConfigError([Problem("resume", reason, "name", hint="leave --resume out to start one")])
@@ -307,13 +307,13 @@ def check_start_from_scratch(
 
 
 def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentConfig, fork: bool) -> bool:
-    """Return whether to branch off an unfinished run, rather than continue with it.
+    """Return True to branch off an unfinished run, False to continue it.
 
     Args:
-        content: what its file says.
+        content: of its file.
 
     Raises:
-        ConfigError: its config is another one, and nobody has asked to branch off.
+        ConfigError: its config differs, and the user has not asked to branch off.
     """
     difference = config_difference(content.get("config", {}), config.model_dump(mode="json"))
     if difference and not fork:
@@ -325,7 +325,7 @@ def forks(unfinished: RunFolder, content: Mapping[str, Any], config: ExperimentC
 def other_config(
     kind: str, name: str, unfinished: RunFolder, difference: Mapping[str, tuple[Any, Any]], hint: str
 ) -> ConfigError:
-    """The error of a config that differs from that of the run, or sweep, that it would continue with."""
+    """Return the error of a config that differs from that of the run, or sweep, that it would continue."""
     return ConfigError(
         [
             Problem(

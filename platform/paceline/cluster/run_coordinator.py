@@ -42,7 +42,7 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 @dataclass
 class RunView:
-    """What a watcher has not seen yet, and the newest progress."""
+    """Events that a watcher has not seen yet, and the newest progress."""
 
     events: list[Event]
     step: int
@@ -51,18 +51,18 @@ class RunView:
     ended: bool = False
     """True once training has reported how it ended."""
     cursor: EventCursor = START
-    """Named by the watcher the next time, to be sent only what is newer."""
+    """Position after these events. The watcher passes it the next time, to get only newer ones."""
 
 
 class RunCoordinator:
-    """Takes what rank 0 reports. Metrics are durable once `metrics` has returned that they are.
+    """Takes the reports of rank 0. Metrics are durable once `metrics` has returned True.
 
-    One coordinator belongs to one launch, so it is also what tells the launch's worker groups from those of others: see
-    `enter` and `may_commit`.
+    One coordinator belongs to one launch. So it also distinguishes the worker groups of the launch from those of
+    others, see `enter` and `may_commit`.
     """
 
     registers_checkpoints = True
-    """Whether MLflow is to know, at the end, the checkpoints that are kept."""
+    """True if the checkpoints that are kept are registered in MLflow at the end."""
 
     def __init__(
         self,
@@ -77,11 +77,11 @@ class RunCoordinator:
         """Open the run's record in `folder`.
 
         Args:
-            on_event: is given each event, its kind and its details, in place of the watcher; none is kept then.
-            counting: how the run's cost is counted; None: somebody else does that.
-            uploads_in_own_process: this process trains, so that another one is to talk to MLflow.
-            store: where the run is kept when that is an object store.
-            silence_seconds: how long a rank may give no heartbeat before the watcher is warned.
+            on_event: is called with the kind and the details of each event, in place of the watcher; none is kept then.
+            counting: units of the run's cost; None: it is counted elsewhere.
+            uploads_in_own_process: True if this process trains, so that another one sends to MLflow.
+            store: place of the run, if that is in an object store.
+            silence_seconds: seconds without a heartbeat after which the watcher is warned about a rank.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -102,18 +102,18 @@ class RunCoordinator:
         self._reported_tags = ReportedTags(self.tag)
         self._is_in_trouble = False
         self._is_removed = False
-        """Whether the run's folder was seen to be removed."""
+        """True once the run's folder was seen to be removed."""
         self._costs: RunCosts | None = None
         self._ledger: Ledger | None = None
         if counting is not None:
             self.start_counting(counting)
 
     def begin(self, device: str, workers: int | None = None) -> None:
-        """The workers are there, and training is being set up.
+        """Note that the workers have started, and training is being set up.
 
         Args:
-            device: what they compute on.
-            workers: how many there are; None: as many as were asked for.
+            device: name of the device that they compute on.
+            workers: number of workers; None: as many as were asked for.
         """
         if self._costs is not None:
             self._costs.begin(workers)
@@ -126,13 +126,13 @@ class RunCoordinator:
         self._recorder.start_uploading()
 
     def metrics(self, readings: Sequence[MetricReading]) -> bool:
-        """Take what was measured, in the order of the steps, and record it; see `record`."""
+        """Take readings, in the order of the steps, and record them; see `record`."""
         for reading in readings:
             self.note(reading.step, reading.values, reading.age_seconds)
         return self.record(readings)
 
     def note(self, step: int, values: Mapping[str, float], age_seconds: float = 0.0) -> None:
-        """Let the watcher see the values of a step, which were taken so long ago."""
+        """Show the values of a step, which were taken `age_seconds` ago, to the watcher."""
         self._view.step = max(step, self._view.step)
         self._view.metrics.update(values)
         self._view.samples_per_second = values.get("samples_per_second", self._view.samples_per_second)
@@ -140,7 +140,7 @@ class RunCoordinator:
             self._costs.measure(step, values, age_seconds)
 
     def record(self, readings: Sequence[MetricReading]) -> bool:
-        """Make readings durable; returns whether they are. Those that are not may be given again, with later ones.
+        """Make readings durable; return True if they are. If not, they may be given again, with later ones.
 
         Never raises: training continues regardless.
         """
@@ -155,19 +155,20 @@ class RunCoordinator:
         self._is_in_trouble = False
         if self._recorder.was_removed and not self._is_removed:
             self._note_removed()
-        if self._costs is not None:  # here, where nobody who trains waits for the disk
+        if self._costs is not None:  # here, where training does not wait for the disk
             self._costs.save_sometimes()
         self.start_uploading()  # a coordinator that was started again was not asked to
         return True
 
     def progress(self, step: int, samples_per_second: float) -> bool:
-        """A sign of life; returns whether the run should stop."""
+        """Take the progress of training; return True if the run should stop."""
         self._view.step, self._view.samples_per_second = step, samples_per_second
         return self._stop
 
     def event(self, kind: str, details: dict[str, Any]) -> None:
-        """Something worth telling the watcher, or the record alone: the data of the run, the machines of its ranks,
-        what its speed is measured on, and a rank that the others wait for, of which a warning tells the watcher."""
+        """Pass an event to the watcher. Some are only recorded: the data of the run, the machines of its ranks, the
+        conditions of its speed, preemptions, and ranks that the others wait for; separate warnings report the last
+        two."""
         if kind == "datasets":
             self._record_datasets(details)
             return
@@ -194,39 +195,39 @@ class RunCoordinator:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether `request_stop` has been called."""
+        """True once `request_stop` has been called."""
         return self._stop
 
     def secure(self, end: int | None = None) -> tuple[int, bool]:
-        """Have the record put into the run's store soon.
+        """Have the record stored in the run's store soon.
 
         Args:
-            end: as far as it has to be there, as an earlier call gave it; None: all that there is by now.
+            end: bytes of the record that have to be stored, as an earlier call returned them; None: all that exist now.
 
         Returns:
-            That, and whether it is there.
+            The number of bytes, and True if they are stored.
         """
         end = self._recorder.size if end is None else end
         stored = stored_bytes(self._folder)
-        # without the mark the working copy was removed: the driver is gone, and nobody brings the rest there
+        # without the mark the working copy was removed: the driver is gone, and the rest is not uploaded any more
         is_there = self._store is None or (stored is not None and stored >= end)
         if not is_there:
             hurry(self._folder)
         return end, is_there
 
     def enter(self, worker: bytes) -> bool:
-        """A worker process reports for work, with its actor's pickled handle; whether there is any left to do."""
+        """Register a worker process by its actor's pickled handle; return True if there is work left."""
         self._workers.append(worker)
         self._heartbeats.forget()  # of an earlier group
         self._has_lost_group = False
         return self._outcome is None and not self._dismissed
 
     def beat(self, rank: int, place: str) -> None:
-        """Take the heartbeat of a rank, which runs in such a process."""
+        """Take the heartbeat of a rank; `place` names its process and machine."""
         self._heartbeats.beat(rank, place)
 
     def lose_group(self, rank: int, reason: str) -> None:
-        """A rank has lost its connection to the others; the first one of a group is reported."""
+        """Note that a rank has lost its connection to the others; the first one of a group is reported."""
         if not self._has_lost_group and self._outcome is None and not self._dismissed:
             self._has_lost_group = True
             self._silent_at_loss = self._heartbeats.silent()
@@ -238,23 +239,23 @@ class RunCoordinator:
         return self._outcome is None and not self._has_lost_group
 
     def silent_ranks(self) -> list[SilentRank]:
-        """The ranks that have not been heard for too long, or had not when the group was lost."""
+        """Return the ranks that have not been heard for too long, or had not when the group was lost."""
         return self._silent_at_loss if self._has_lost_group else self._heartbeats.silent()
 
     def may_commit(self) -> bool:
-        """Return whether the launch still continues, so that its rank 0 may put a checkpoint in place."""
+        """Return True if the launch still continues, so that its rank 0 may put a checkpoint in place."""
         return not self._dismissed
 
     def dismiss(self) -> list[bytes]:
-        """The launch is over, whatever its workers do; returns their handles."""
+        """End the launch, whatever its workers do; return their handles."""
         self._dismissed = self._stop = True
         return self._workers
 
     def finish(self, outcome: Mapping[str, Any]) -> None:
-        """How training ended, from rank 0 or from the rank that failed; the first word stays.
+        """Record how training ended, as rank 0 or the rank that failed reports it; the first report counts.
 
         Args:
-            outcome: with what could not be recorded before, see `FinalReport`. That is recorded now.
+            outcome: with readings that could not be recorded before, see `FinalReport`. They are recorded now.
         """
         self._heartbeats.forget()  # they leave
         words = FinalReport.read(outcome)
@@ -274,7 +275,7 @@ class RunCoordinator:
         self.event("warning", {"code": code, "message": message, **details})
 
     def _note_removed(self) -> None:
-        """Somebody has removed the run's folder: have training save its state and end, and MLflow get the rest."""
+        """Handle the removal of the run's folder: have training save its state and end, and MLflow get the rest."""
         self._is_removed = self._stop = True
         try:
             if self._store is not None:
@@ -285,17 +286,17 @@ class RunCoordinator:
         self._warn(RUN_FOLDER_REMOVED, f"the run's folder was removed, and training ends: {self._folder.parent}")
 
     def note_lost(self, readings: int) -> None:
-        """So many readings did not come here, and will not: tell the watcher and MLflow, unless it is none."""
+        """Report the number of readings that were dropped to the watcher and MLflow, unless it is 0."""
         if readings:
             self.tag({metrics.NOT_RECORDED: lost_text(readings)})
             self._warn("readings-dropped", lost_text(readings), readings=readings)
 
     def outcome(self) -> dict[str, Any] | None:
-        """Return how training ended; None while it continues, or when it died without a word."""
+        """Return the end of training; None while it continues, or if it died without a report."""
         return self._outcome
 
     def view(self, cursor: EventCursor = START) -> RunView:
-        """The state of things, with the events after a cursor."""
+        """Return the current state, with the events after a cursor."""
         for silent in self._heartbeats.newly_silent() if self._is_at_work else ():
             self._warn("rank-silent", silence_warning(silent))
         view = self._view
@@ -304,31 +305,31 @@ class RunCoordinator:
         return RunView(events, view.step, view.samples_per_second, dict(view.metrics), ended, cursor)
 
     def history(self) -> list[tuple[str, float, int]]:
-        """All recorded points: (key, value, step)."""
+        """Return all recorded points: (key, value, step)."""
         return [(point.key, point.value, point.step) for point in self._recorder.history()]
 
     def abandon(self) -> None:
-        """End without another word: what is not in MLflow stays in the journal."""
+        """Send no more to MLflow, and wait for nothing; unsent entries stay in the journal."""
         self._recorder.abandon()
 
     def start_counting(self, counting: CostUnits) -> None:
-        """Count what the run costs."""
+        """Start to count the cost of the run."""
         self._costs = RunCosts(self._folder, counting)
 
     def count(self, outcome: Mapping[str, Any]) -> None:
-        """Training is over: take in what its time went into."""
+        """Take the division of the training time, once training is over."""
         if self._costs is not None:
             self._costs.end(outcome.get("seconds", {}), outcome.get("elapsed_seconds"))
 
     def cost(self) -> Ledger | None:
-        """Return what the run has cost, once it was closed; None when that is not counted."""
+        """Return the cost of the run, once it was closed; None if it is not counted."""
         return self._ledger
 
     def close(
         self, status: Status, reason: str | None, timeout_seconds: float, allocated: float | None = None
     ) -> dict[str, Any]:
-        """Ship what is left and end the MLflow run; returns a `UploadReport` as a mapping, with the
-        `straggler` that was named.
+        """Send what is left and end the MLflow run; return an `UploadReport` as a mapping, with the `straggler` that
+        was reported.
 
         Args:
             allocated: unit-seconds that this launch has had, as its driver has measured them.
@@ -345,7 +346,7 @@ class RunCoordinator:
         return {**asdict(report), "straggler": "\n".join(self._reported_tags.stragglers)}
 
     def stop_waiting(self) -> None:
-        """Let `close` wait for MLflow no longer, now or later; what is not sent stays in the journal."""
+        """Let `close` wait for MLflow no longer, now or later; unsent entries stay in the journal."""
         self._recorder.stop_waiting()
 
     def _record_datasets(self, sets: Mapping[str, Any]) -> None:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
 SAVE_SECONDS = 10.0
-"""How often the ledger is written while the run continues: a driver that is killed loses no more of it."""
+"""Seconds between two writes of the ledger while the run continues: a driver that is killed loses no more than that."""
 
 
 def unit_of(config: "ExperimentConfig", uses_gpu: bool) -> tuple[Unit, float]:
-    """Return what is counted, and how many of it all workers of a training have together.
+    """Return the unit that is counted, and the number of units that all workers of a training have together.
 
     Args:
         uses_gpu: whether they train on GPUs.
@@ -38,51 +38,51 @@ def _launch_id() -> str:
 
 @dataclass(frozen=True)
 class CostUnits:
-    """How a launch of a run is counted. Made on the driver, when it asks for the workers."""
+    """Units in which the cost of a launch is counted. Made on the driver, when it asks for the workers."""
 
     unit: Unit
     units: float
-    """How many of them all workers have together."""
+    """Number of units that all workers have together."""
     price_per_hour: float | None = None
     goal: Goal | None = None
     since: float = field(default_factory=time.monotonic)
-    """When the workers were asked for, of `time.monotonic`, which is one clock for all processes of a node."""
+    """Time at which the workers were asked for, of `time.monotonic`, which is one clock for all processes of a node."""
     launch: str = field(default_factory=_launch_id)
-    """Tells the launch from others, also to a coordinator that was started again."""
+    """Id of the launch, by which a coordinator that was started again recognises it."""
     workers: int = 1
-    """How many have the units together; of an elastic run, the most."""
+    """Number of workers that have the units together; for an elastic run, the maximum."""
 
     @property
     def allocated(self) -> float:
-        """Unit-seconds so far, when all workers have been there all the time."""
+        """Unit-seconds so far, if all workers have been there all the time."""
         return self.units * (time.monotonic() - self.since)
 
 
 class RunCosts:
-    """Takes note of when the workers came and how they say that their time splits."""
+    """Records when the workers started, and how their time was divided, as they report it."""
 
     def __init__(self, folder: Path, counting: CostUnits) -> None:
         """Continue with what earlier launches have left in the folder."""
         self._file = folder / COST_FILE
         self._counting = counting
         self._units = counting.units
-        """Of the present group of workers."""
+        """Number of units of the present group of workers."""
         self._parts: dict[str, float] = dict.fromkeys(RUN_PARTS, 0.0)  # unit-seconds
         self._spent = 0.0
-        """Unit-seconds of all of them, and of what the workers themselves tell."""
+        """Unit-seconds of all parts, and of the time that the workers themselves report."""
         self._part, self._since = "startup", counting.since
         self._reached: Reached | None = None
         self._joules: list[float] = []
-        """Of each group of workers so far, where the devices tell it."""
+        """Joules of each group of workers so far, if the devices report them."""
         self._has_joules = False
         self._saved = time.monotonic()
         self._earlier = self._read()
 
     def begin(self, workers: int | None = None) -> None:
-        """The workers are there, and begin; not for the first time when some were lost.
+        """Note that the workers have started; again, if some were lost.
 
         Args:
-            workers: how many they are; None: as many as were asked for.
+            workers: number of workers; None: as many as were asked for.
         """
         self._has_joules = False
         is_first = self._part == "startup"
@@ -98,8 +98,7 @@ class RunCosts:
         """Take in the metrics of a step.
 
         Args:
-            age_seconds: how long ago they were taken: those of workers have been on their way, seconds on a machine
-                that is busy.
+            age_seconds: seconds since they were taken: on a busy machine, those of workers take seconds to arrive.
         """
         if metrics.ENERGY_JOULES in values:  # since these workers began
             self._joules[len(self._joules) - self._has_joules :] = [values[metrics.ENERGY_JOULES]]
@@ -110,12 +109,12 @@ class RunCosts:
             self._reached = Reached(allocated, self._all_joules, step=step)
 
     def end(self, seconds: Mapping[str, float], elapsed: float | None = None) -> None:
-        """Training is over.
+        """Note that training is over.
 
         Args:
-            seconds: what the time of its workers went into, as they measured it; empty when they do not say.
-            elapsed: their time in all, which is what they say it went into where it is None. What is left of the time
-                since they began went into handing over what they had to tell.
+            seconds: seconds of each part of the workers' time, as they measured them; empty if they report none.
+            elapsed: total seconds of the workers; None: the sum of `seconds`. The rest of the time since they began was
+                spent on passing on their report.
         """
         if seconds:
             around = time.monotonic() - self._since - (sum(seconds.values()) if elapsed is None else elapsed)
@@ -127,15 +126,15 @@ class RunCosts:
         self._save_if_possible()  # a launch that only records this training has nothing else to go by
 
     def ledger(self, allocated: float | None = None) -> Ledger:
-        """All launches so far, this one until now.
+        """Return the cost of all launches, of this one until now.
 
         Args:
-            allocated: unit-seconds of this launch, as whoever asked for the workers has measured them.
+            allocated: unit-seconds of this launch, as the process that asked for the workers has measured them.
         """
         return self._own(self._allocated if allocated is None else allocated).after(self._earlier)
 
     def save_sometimes(self) -> None:
-        """Write the ledger if that was long ago. Others report a full disk."""
+        """Write the ledger if the last time was at least `SAVE_SECONDS` ago. A full disk is reported elsewhere."""
         if time.monotonic() - self._saved >= SAVE_SECONDS:
             self._save_if_possible()
 
@@ -207,8 +206,8 @@ class RunCosts:
         return earlier
 
     def _take_over(self, now: Mapping[str, Any]) -> None:
-        """Continue where the coordinator ended that this one follows; the workers are still at work, or have come
-        since."""
+        """Continue from the state of the coordinator that this one replaces; the workers are still at work, or have
+        started since."""
         reached = now["reached"]
         self._reached = Reached(**reached) if reached is not None else None
         self._joules, self._has_joules = list(now["joules"]), bool(now["has_joules"])

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from paceline.tracking import metrics
 
 MOST_EVENTS = 1000
-"""How many are kept. A watcher asks several times a second; one that stays away for longer misses the oldest."""
+"""Number of events that are kept. A watcher asks several times a second; one that stays away for longer misses the
+oldest."""
 
 
 Event = tuple[str, dict[str, Any]]
@@ -19,12 +20,12 @@ Event = tuple[str, dict[str, Any]]
 
 
 class EventCursor(NamedTuple):
-    """How far a watcher has read."""
+    """Position up to which a watcher has read."""
 
     log: str = ""
-    """Names the log: one that was opened again after a crash begins from the start."""
+    """Id of the log. A log that was opened again after a crash has another id, and is read from the start."""
     position: int = 0
-    """How many of its events the watcher has seen, or missed."""
+    """Number of the log's events that the watcher has seen, or missed."""
 
 
 START = EventCursor()
@@ -46,7 +47,7 @@ class EventLog:
             self._num_added += 1
 
     def has_written(self, cursor: EventCursor) -> bool:
-        """Return whether the cursor is one of this log, not of one that a crash has ended."""
+        """Return True if the cursor belongs to this log, not to one that a crash has ended."""
         return cursor.log == self._id
 
     def since(self, cursor: EventCursor = START) -> tuple[list[Event], EventCursor]:
@@ -66,7 +67,7 @@ def _missing(events: int) -> Event:
 
 
 class ReportedTags:
-    """Turns such events into tags of the run.
+    """Turns some of the events into tags of the run.
 
     Args:
         tag: sets them.
@@ -74,13 +75,13 @@ class ReportedTags:
 
     def __init__(self, tag: Callable[[Mapping[str, str]], None]) -> None:
         self.stragglers: list[str] = []
-        """Those that were named, a line each."""
+        """Texts of the stragglers that were reported, one line each."""
         self._tag = tag
         self._ranks: list[str] = []
         self._preemptions = 0
 
     def take(self, kind: str, details: Mapping[str, Any]) -> bool:
-        """Take in an event; whether it was one of these."""
+        """Take an event; return True if it was turned into a tag."""
         note = {
             "initial_weights": self._note_initial_weights,
             "stamp": self._note_stamp,

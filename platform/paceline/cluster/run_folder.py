@@ -29,7 +29,7 @@ RUN_FOLDER_REMOVED = "run-folder-removed"
 
 
 def storage_of(config: "ExperimentConfig") -> Path | StoreAddress:
-    """Return what holds the runs: a folder, or a place in an object store, which is not asked for anything here.
+    """Return the place that holds the runs: a folder, or an address in an object store, which is not contacted here.
 
     Raises:
         ConfigError: `storage.path` is not an address that can be used.
@@ -40,7 +40,7 @@ def storage_of(config: "ExperimentConfig") -> Path | StoreAddress:
 
 
 def storage_folder(config: "ExperimentConfig") -> Path:
-    """The folder that holds the runs, where an object store will not do.
+    """Return the folder that holds the runs, for commands that cannot use an object store.
 
     Raises:
         ConfigError: `storage.path` is an address rather than a folder.
@@ -59,7 +59,8 @@ def storage_folder(config: "ExperimentConfig") -> Path:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """For a body that writes into the folder: read-only, full or gone is a fault of the environment.
+    """Turn an OSError of a body that writes into the folder into a fault of the environment: it is read-only, full or
+    gone.
 
     Raises:
         EnvironmentFault: the body raised an OSError.
@@ -96,7 +97,7 @@ class RunFolder:
         return self.path / "tracking"
 
     def read(self) -> dict[str, Any]:
-        """Return what its file says: `status` and `config`; nothing where there is no file.
+        """Return the content of its file, with `status` and `config`; empty if there is no file.
 
         Raises:
             EnvironmentFault: the file is damaged.
@@ -112,7 +113,7 @@ class RunFolder:
 
     @property
     def is_removed(self) -> bool:
-        """True once somebody has removed it, or its file."""
+        """True once it, or its file, was removed."""
         return not (self.path / self.FILE).exists()
 
     def add_warnings(self, warnings: Iterable[str]) -> tuple[str, ...]:
@@ -149,7 +150,7 @@ def place_checkpoint(checkpoint: Path, folder: Path) -> Path:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """A second name for a file; a copy where the file system has no links."""
+    """Give a file a second name; copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -187,7 +188,7 @@ def lock_home(home: Path) -> IO[str]:
 
 @contextmanager
 def nobody_works_on(home: Path) -> Iterator[bool]:
-    """Whether no run or sweep of a name continues; if so, none can begin during the body.
+    """Yield True if no run or sweep of a name is in progress; then none can begin during the body. Else yield False.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -204,7 +205,7 @@ def nobody_works_on(home: Path) -> Iterator[bool]:
 
 
 def _is_in_place(lock: IO[str], path: Path) -> bool:
-    """False if the file was removed, see `remove_unused`, between being opened and being locked."""
+    """Return False if the file was removed, see `remove_unused`, between being opened and being locked."""
     try:
         return os.path.samestat(os.fstat(lock.fileno()), path.stat())
     except FileNotFoundError:
@@ -212,7 +213,7 @@ def _is_in_place(lock: IO[str], path: Path) -> bool:
 
 
 def remove_unused(home: Path) -> None:
-    """Remove the folder of a name that nothing has come of. Its lock must be held."""
+    """Remove the folder of a name if it holds nothing but the lock. Its lock must be held."""
     with suppress(OSError):  # another command has just locked it again, or the error that led here is about the folder
         if [path.name for path in home.iterdir()] == [LOCK]:
             (home / LOCK).unlink()
@@ -223,8 +224,8 @@ def folder_removed(word: str, folder: Path, kept: str = "", checkpoint: str = ""
     """Return the error of a command whose folder was removed.
 
     Args:
-        word: what a user calls it: run, sweep or tune-up.
-        kept: what there still is, as a sentence without its end.
+        word: its kind in messages: run, sweep or tune-up.
+        kept: sentence about what is left, without its full stop.
         checkpoint: the place of a state that was saved since.
     """
     rest = f". {kept}" if kept else ""

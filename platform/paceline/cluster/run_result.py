@@ -57,32 +57,32 @@ class RunResult:
     steps: int
     """Optimizer steps done."""
     samples_per_second: float
-    """Over all workers, warm-up and evaluation left out."""
+    """Samples per second over all workers, without warm-up and evaluation."""
     peak_memory_bytes: int
-    """Of rank 0: allocated on the GPU, or resident on CPU."""
+    """Peak memory of rank 0 in bytes: allocated on the GPU, or resident on CPU."""
     wall_seconds: float
-    """From the call to the result, this time."""
+    """Seconds from the call to the result, of this launch."""
     checkpoint: str
     """Folder of the newest checkpoint, or its address in an object store."""
     weights_sha256: str
-    """Over the final weights, see `engine.state.weights_sha256`."""
+    """SHA-256 of the final weights, see `engine.state.weights_sha256`."""
     config: ExperimentConfig
     folder: Path
-    """Everything that the run has on disk."""
+    """Folder with everything that the run has on disk."""
     mlflow_url: str | None = None
     mlflow_run_id: str | None = None
     needs_ui: bool = False
-    """Whether the MLflow page is there only while `paceline ui` runs."""
+    """True if the MLflow page is there only while `paceline ui` runs."""
     review_url: str | None = None
     """MLflow's page with the runs of its experiment side by side, see `tracking.views`."""
     cost: Ledger | None = None
-    """What it took, all launches of the run together."""
+    """Cost of all launches of the run together; None if it is not counted."""
     stopped_early: str | None = None
-    """Why a callback finished the run before its end; None if none did."""
+    """Reason why a callback finished the run before its end; None if none did."""
     warnings: tuple[str, ...] = ()
     """Warnings of all launches of the run, each with its code at the end, as `paceline explain CODE` takes it."""
     straggler: str = ""
-    """The workers that the others had to wait for, one on each line; empty when there was none."""
+    """Workers that the others had to wait for, one on each line; empty without any."""
     points: tuple[tuple[str, float, int], ...] = field(default=(), repr=False)
     """All logged values: (key, value, step)."""
 
@@ -102,7 +102,7 @@ class RunResult:
         return best_checkpoint(self.config, self.points, self.folder / "checkpoints", self.checkpoint)
 
     def load_model(self, checkpoint: str | Path | None = None, *, model: Any = None) -> "nn.Module":
-        """The trained model, rebuilt from its config, on the CPU, in eval mode. Runs the code that the config names.
+        """Rebuild the trained model from its config, on the CPU, in eval mode. Runs the code that the config names.
 
         Args:
             checkpoint: folder of the checkpoint, or of the export, whose weights it gets; by default `checkpoint`. One
@@ -144,7 +144,7 @@ class RunResult:
         wait_seconds: float = 0.0,
         listener: "Listener | None" = None,
     ) -> dict[str, float]:
-        """Metrics of a checkpoint, as training computes them: on the validation sets, they equal the run's own.
+        """Compute the metrics of a checkpoint as training does: on the validation sets, they equal the run's own.
 
         Runs the code that the config names, in this process with `scaling.num_workers: 0`, else on Ray. Nothing in the
         run's folder changes, and nothing is recorded.
@@ -193,13 +193,13 @@ class RunResult:
         wait_seconds: float = 0.0,
         listener: "Listener | None" = None,
     ) -> "dict[str, torch.Tensor]":
-        """Predictions of a checkpoint for every sample of a set, in the order of the set, whatever the workers.
+        """Predict every sample of a set with a checkpoint, in the order of the set, whatever the workers.
 
         Args:
             set: `validation` where there is one validation set, its name where there are several, `test` or
                 `training`.
             output: a file to write them to instead, `.safetensors` or `.parquet`, which is there only once it is
-                complete. What it holds never is in memory as a whole.
+                complete. The predictions are never in memory as a whole.
             checkpoint: see `evaluate`; likewise the following ones.
 
         Returns:
@@ -228,7 +228,7 @@ class RunResult:
         return TrainedRun(f"run {self.name}/{self.run_id}", self.config, self.folder, self.checkpoint)
 
     def to_json(self) -> dict[str, Any]:
-        """The result as plain JSON values, as `paceline train --json` prints it."""
+        """Return the result as plain JSON values, as `paceline train --json` prints it."""
         fields = {key: getattr(self, key) for key in JSON_FIELDS}
         # JSON knows no NaN
         fields["metrics"] = {key: value if math.isfinite(value) else None for key, value in self.metrics.items()}
@@ -242,7 +242,7 @@ class RunResult:
         return told
 
     def rows(self) -> list[tuple[str, str]]:
-        """The result as a small table: label and value."""
+        """Return the result as a small table: label and value."""
         again = "; the same command resumes it" if self.status == "interrupted" else ""
         status = self.stopped_early or f"{self.status} after {self.steps} steps{again}"
         rows = [("run", f"{self.name}/{self.run_id}"), ("status", status)]
@@ -284,7 +284,8 @@ def _evaluation_options(
     wait_seconds: float,
     listener: "Listener | None",
 ) -> "Iterator[EvaluationOptions]":
-    """The options of an evaluation; without a listener of the caller's, its stages are shown as those of `train`."""
+    """Yield the options of an evaluation; without a listener of the caller's, its stages are shown as those of
+    `train`."""
     from paceline.cluster.evaluation import EvaluationOptions
 
     given = checkpoint, overrides or {}, objects, address, wait_seconds

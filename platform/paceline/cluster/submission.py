@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 NODES = "/api/v0/nodes?detail=1&limit=10000"
 STATUS = "/api/cluster_status"
 SIGNALLED = 128
-"""Added by shells to the number of the signal that ended a process."""
+"""Number that shells add to the signal that ended a process."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How a submitted job ended, or that it continues."""
+    """End of a submitted job, or its state if it may continue."""
 
     job_id: str
     address: str
-    """Of the dashboard, without credentials."""
+    """Address of the dashboard, without credentials."""
     status: str
     """`succeeded`, `failed` or `stopped`; of one that may continue `submitted`, or `left` after a signal."""
     exit_code: int
     """The driver's own, see `paceline.errors`; 128 and the signal when one killed it, 3 when it could not be started,
     130 when the job was stopped, or is not followed any more."""
     message: str = ""
-    """What Ray says of a job whose driver could not be started."""
+    """Reason that Ray gives for a job whose driver could not be started; otherwise empty."""
     result: dict[str, Any] | None = None
-    """What the driver printed as its result, where it was asked for JSON."""
+    """Result that the driver printed, if it was asked for JSON; otherwise None."""
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
+        """Return the fields for `--json`."""
         return asdict(self)
 
 
@@ -73,7 +73,7 @@ def submit(
         address: of the cluster's dashboard; None: as `job_address` finds it.
         wait: follow the job to its end.
         write: takes the lines of the driver's log; None: stdout.
-        tell: takes what is to be said; None: stderr.
+        tell: takes messages; None: stderr.
         hides_result: leave the line of the driver's result out of its log: it is in the `JobEnd`.
 
     Raises:
@@ -114,9 +114,9 @@ class _Dashboard:
     """A cluster's dashboard that has answered."""
 
     client: Any
-    """As `connect` makes it."""
+    """Client that `connect` has returned."""
     url: str
-    """Without credentials."""
+    """Address of the dashboard, without credentials."""
     tell: Callable[[str], Any]
 
     @classmethod
@@ -139,8 +139,8 @@ class _Dashboard:
     def refuse_impossible(self, plan: JobPlan) -> None:
         """Refuse a job whose workers the cluster's nodes can never hold.
 
-        The job itself looks again, at more. It is sent where this does not know enough: the cluster may have an
-        autoscaler, the job is to wait for nodes, or the trials of its sweep differ in `scaling`.
+        The job itself checks again, and checks more. It is sent if this check lacks information: the cluster may have
+        an autoscaler, the job is to wait for nodes, or the trials of its sweep differ in `scaling`.
 
         Raises:
             EnvironmentFault: the cluster is too small, and nothing adds nodes to it.
@@ -215,7 +215,7 @@ class _Dashboard:
         return end
 
     def ways(self, job_id: str) -> str:
-        """Return how to follow a job, and how to stop it."""
+        """Return the commands that follow a job, and stop it."""
         return (
             f"to follow it:  paceline submit --follow {job_id} --address {self.url}\n"
             f"to stop it, with its state saved:  ray job stop {job_id} --address {self.url}"

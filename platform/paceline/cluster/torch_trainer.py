@@ -19,16 +19,17 @@ from paceline.cluster.ray_session import is_private
 from paceline.config.experiment import ExperimentConfig
 
 UNUSED = DATASETS_CALLBACK
-"""Our data sets are torch's, not Ray Data's."""
+"""Callback for Ray Data, which is not used: data sets are torch's."""
 ONLY_FOR_CLUSTERS = CLEANER_CALLBACK
-"""A private Ray ends together with its driver. It has no dashboard, for which this actor would only wait."""
+"""Callback whose actor a private Ray does not need: it ends together with its driver, and has no dashboard, for which
+the actor would only wait."""
 
 
 class LeanTorchTrainer(CallbackFilter, ray.train.torch.TorchTrainer):  # type: ignore[misc]
     """A TorchTrainer that leaves out what is not used."""
 
     private = False
-    """Whether Ray was started for this process alone."""
+    """True if Ray was started for this process alone."""
 
     def unused_callbacks(self) -> set[str]:
         """Return the dotted paths of the classes to leave out."""
@@ -50,8 +51,8 @@ def torch_trainer(
     Args:
         work: runs in each worker process, with `given`.
         folder: for the files of Ray Train.
-        name: begins the name that Ray knows it by.
-        timeout_seconds: limit of one collective operation.
+        name: prefix of its name in Ray.
+        timeout_seconds: seconds that one collective operation may take.
         max_failures: number of times that the group is started again after a loss; -1: without limit.
         controller_failures: the same for the controller of Ray Train.
     """
@@ -88,5 +89,5 @@ def ray_scaling(config: ExperimentConfig, use_gpu: bool) -> ScalingConfig:
 
 
 def torch_config(use_gpu: bool, timeout_seconds: float) -> GroupConfig:
-    """Return how the workers of a group find each other. Tensors on CPU go over gloo."""
+    """Return the config of a worker group's process group. Tensors on CPU use gloo."""
     return GroupConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo", timeout_s=int(timeout_seconds))

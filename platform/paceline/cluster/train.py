@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 _KEPT = "the metrics stay in the run's journal until it answers"
 OFFLINE_CLOSE_SECONDS = 5.0
-"""How long the end of a run waits for MLflow when that did not answer at the start. Where it still has not, the end
-waits for a second at the most."""
+"""Seconds that the end of a run waits for MLflow if it did not answer at the start. If it still does not, the end waits
+for 1 s at most."""
 
 
 def train(
@@ -79,8 +79,8 @@ def train(
 ) -> RunResult:
     """Run one experiment. The newest unfinished run of its name is continued, unless another one is asked for.
 
-    A run is finished once its result was given. If the program dies between the end of training and that, the same call
-    gives the result without training again.
+    A run is finished once its result was returned. If the program dies between the end of training and that, the same
+    call returns the result without training again.
 
     Args:
         config: from `load_config`.
@@ -101,8 +101,9 @@ def train(
         init_from: in place of the config's `model.weights`: a run or a file whose weights a new run starts from.
         address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
             job its cluster.
-        wait_seconds: how long to wait for nodes to join a cluster that is too small, and for what others have taken of
-            it. 0: one that can never hold the run is an error at once; nodes of an autoscaler are waited for anyhow.
+        wait_seconds: seconds to wait for nodes to join a cluster that is too small, and for resources that others have
+            taken. 0: a cluster that can never hold the run is an error at once; nodes of an autoscaler are waited for
+            anyhow.
         listener: gets stages, progress and warnings. By default they are shown on a terminal and in a notebook;
             elsewhere, only warnings are written to stderr. `SilentListener()` of `paceline.cluster.listener` shows
             nothing.
@@ -203,7 +204,7 @@ def _claim(
 
 
 def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
-    """Return how long the end of a run is to wait for MLflow, which is asked whether it is there.
+    """Check if MLflow answers, and return the seconds that the end of a run waits for it.
 
     Raises:
         EnvironmentFault: it does not answer, and `tracking.offline` is `refuse`.
@@ -220,7 +221,7 @@ def close_seconds_of(uri: str, offline: str, listener: Events) -> float:
 
 
 def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, derived: Derived) -> RunRecord:
-    """Return what MLflow records of the run before it starts."""
+    """Return the record of the run, which MLflow gets before it starts."""
     origin = provenance(command_line(sys.argv), git_diff=config.tracking.git_diff)
     return RunRecord(
         run_id=run.folder.run_id,
@@ -236,7 +237,7 @@ def make_record(config: ExperimentConfig, run: ClaimedRun[RunFolder], uri: str, 
 
 
 def _origin_tags(content: Mapping[str, Any]) -> dict[str, str]:
-    """The run that a run begins with, from its file."""
+    """Return tags with the run that a run begins with, from its file."""
     tags = {
         metric_keys.FORKED_FROM: content.get("forked_from"),
         metric_keys.EXTENDED_FROM: content.get("extended_from"),
@@ -245,7 +246,8 @@ def _origin_tags(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
-    """The config and what follows from it, by dotted key, as MLflow's params; without what runs pass over."""
+    """Return the config and its derived values, by dotted key, as MLflow's params; without the sections that a run
+    ignores."""
     numbers = {
         "derived.world_size": derived.batch.world_size,
         "derived.global_batch_size": _each(derived, lambda stage: stage.batch.global_batch_size),
@@ -260,7 +262,7 @@ def record_params(config: ExperimentConfig, derived: Derived) -> dict[str, Any]:
 
 
 def _each(derived: Derived, value_of: Callable[[Derived | StageValues], Any]) -> Any:
-    """A derived value; with a batch-size schedule those of the stages as text, such as `64, 256`."""
+    """Return a derived value; with a batch-size schedule those of the stages as text, such as `64, 256`."""
     return ", ".join(str(value_of(stage)) for stage in derived.stages) if derived.stages else value_of(derived)
 
 
@@ -309,7 +311,7 @@ def _result(launch: TrainLaunch, ending: dict[str, Any], closing: dict[str, Any]
 
 
 def unsent_text(reason: str, place: Path | str) -> str:
-    """Return what is said at the end when MLflow lacks something, and which command sends it.
+    """Return the message at the end of a run of which MLflow lacks something, with the command that sends it.
 
     Args:
         place: the run's folder, or its address.

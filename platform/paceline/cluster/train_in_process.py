@@ -13,7 +13,7 @@ from paceline.cluster.train_launch import TrainLaunch, closing_status, counting,
 from paceline.garbage_collection import collector_paused
 
 FINAL_REPORT_SECONDS = 2.0
-"""How long a command that has to end at once waits for its last metrics to be written down."""
+"""Seconds that a command that has to end at once waits for its last metrics to be recorded."""
 
 
 def train_in_process(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]]:

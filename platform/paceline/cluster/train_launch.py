@@ -18,7 +18,7 @@ from paceline.tracking.costs import goal_of
 from paceline.tracking.run_record import RunRecord
 
 CLOSE_SECONDS = 60.0
-"""How long the end of a run waits for MLflow; what is unsent by then stays in the journal."""
+"""Seconds that the end of a run waits for MLflow; unsent entries stay in the journal."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class TrainLaunch:
     address: str | None
     listener: Listener
     close_seconds: float = CLOSE_SECONDS
-    """How long the end of the run waits for MLflow."""
+    """Seconds that the end of the run waits for MLflow."""
     began: float = field(default_factory=time.monotonic)
-    """When the command began with it, of `time.monotonic`."""
+    """Time at which the command began with it, of `time.monotonic`."""
     wait_seconds: float = 0.0
-    """How long a cluster that lacks room is waited for."""
+    """Seconds to wait for a cluster that lacks free resources."""
     ending: dict[str, Any] | None = None
-    """How training ended in an earlier launch that did not live to conclude the run; None: there is training left."""
+    """End of training in an earlier launch that died before it concluded the run; None: there is training left."""
 
     def note_ending(self, ending: dict[str, Any]) -> dict[str, Any]:
         """Write down that training was interrupted or has failed, before anything else can go wrong.
@@ -68,7 +68,7 @@ class TrainLaunch:
 
 
 def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
-    """MLflow's status of a run that ended so, and the reason."""
+    """Return MLflow's status for the end of a run, and the reason."""
     if ending["status"] == "finished":
         return "FINISHED", None
     if ending["status"] == "stopped":
@@ -77,10 +77,10 @@ def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:
 
 
 def counting(launch: TrainLaunch, use_gpu: bool, since: float) -> CostUnits:
-    """Return how the run's cost is counted.
+    """Return the units in which the run's cost is counted.
 
     Args:
-        since: when its processes were asked for, of `time.monotonic`.
+        since: time at which its processes were asked for, of `time.monotonic`.
     """
     tracking = launch.config.tracking
     unit, units = unit_of(launch.config, use_gpu)

@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.25
 LEAVE_SECONDS = 4.0
-"""How long Ray Train may take to end a group whose run has ended. On a Ray that stays up, a failed group has this time,
-too: if the driver ended its processes at once, Ray Train would take them for lost ones and start the group again, and
-the new one would hold resources for seconds, only to find that there is nothing left to do."""
+"""Seconds that Ray Train may take to end a group whose run has ended. On a Ray that stays up, a failed group has this
+time, too: if the driver ended its processes at once, Ray Train would take them for lost ones and start the group again.
+The new group would hold resources for seconds without any work."""
 ANSWER_SECONDS = 5.0
-"""How long the coordinator may take to answer a question that costs it nothing."""
+"""Seconds that the coordinator may take to answer a question that needs no work."""
 CONCLUDE_SECONDS = 10.0
-"""How long the coordinator may take to write down how the run ended, when nobody wants to wait for MLflow."""
+"""Seconds that the coordinator may take to record how the run ended, when the user does not want to wait for MLflow."""
 
 
 def train_on_ray(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -101,7 +101,7 @@ def _start_run_coordinator(launch: TrainLaunch, asked: CostUnits) -> Any:
 
 
 def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node: NodeProcesses) -> dict[str, Any]:
-    """Let the trainer run in its thread, and show what the coordinator has to tell; how training ended."""
+    """Run the trainer in its thread, show the events of the coordinator, and return how training ended."""
     feed = ProgressFeed(launch.listener, launch.derived.total_steps)
     with first_interrupt_calls(lambda: coordinator.request_stop.remote()):
         fitting.start()
@@ -144,7 +144,7 @@ def _ending(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node:
 
 
 def _outcome(coordinator: Any, folder: Path) -> dict[str, Any] | None:
-    """Return how training ended, from the coordinator, or from its file when it does not answer."""
+    """Return the end of training, from the coordinator, or from its file if it does not answer."""
     import ray
 
     try:
@@ -169,10 +169,10 @@ def _close(
     allocated: float | None,
     hurry: threading.Event,
 ) -> dict[str, Any]:
-    """Close the record; return how. If the coordinator does not answer, read what it has left: training is saved.
+    """Close the record; return the result of that. If the coordinator does not answer, read the files that it has left.
 
     Args:
-        hurry: once it is set, MLflow is waited for no longer, only the end of the run's own record.
+        hurry: once it is set, only the end of the run's own record is waited for, not MLflow.
     """
     import ray
 
@@ -193,7 +193,7 @@ def _close(
 
 
 def _left_in(folder: Path, uri: str, error: str) -> dict[str, Any]:
-    """Return how the record in a folder stands whose coordinator does not answer: it is on this machine."""
+    """Return the state of a record in a folder on this machine whose coordinator does not answer."""
     points: list[tuple[str, float, int]] = []
     report = UploadReport(None, None, None, 0, error)
     with suppress(OSError):

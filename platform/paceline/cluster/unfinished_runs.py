@@ -31,7 +31,7 @@ from paceline.private_files import make_folder
 from paceline.storage.address import RunStore
 
 Intent = Literal["continue", "resume", "new", "fork", "extend"]
-"""Which run, sweep or tune-up a command works on, given the newest one of its name.
+"""Run, sweep or tune-up that a command works on, given the newest one of its name.
 
 `continue`: the unfinished one, or a new one. `resume`: only the unfinished one. `new`: always a new one. `fork`: a new
 run that begins with the newest checkpoint of an unfinished one whose config differs. `extend`: a new run that begins
@@ -40,7 +40,7 @@ with the last checkpoint of a finished one, or an unfinished one that did.
 
 
 def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, extend: bool = False) -> Intent:
-    """Return what the options of a command ask for.
+    """Return the intent that the options of a command express.
 
     Raises:
         ConfigError: they contradict each other.
@@ -58,7 +58,7 @@ def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, ex
 
 @dataclass
 class ClaimedRun(Generic[Folder]):
-    """A run that this process may work on; nobody else may until it is released."""
+    """A run that this process may work on; no other process may until it is released."""
 
     folder: Folder
     resumed: bool
@@ -66,16 +66,16 @@ class ClaimedRun(Generic[Folder]):
 
     @property
     def store(self) -> RunStore | None:
-        """Where the run is kept when that is an object store; None for a folder."""
+        """Place of a run that is kept in an object store; None for a run in a folder."""
         return None
 
     @property
     def lost(self) -> str:
-        """Why this process may work on the run no longer, since another machine does; empty while it may."""
+        """Reason why this process may no longer work on the run, since another machine does; empty while it may."""
         return ""
 
     def settle(self, tell: Callable[[str], object]) -> None:
-        """The run has ended: see to it that all of it is where it is kept, and tell what is not."""
+        """Make sure that all of an ended run is stored where it is kept, and call `tell` with a message if not."""
 
     def release(self) -> None:
         """Let others work on the name again."""
@@ -104,7 +104,7 @@ def claim_run(
 
 
 def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "ClaimedRun[Folder]":
-    """Keep others from working on a name, and choose the folder to work in, and whether it is that of an earlier run.
+    """Keep others from working on a name, and choose the folder to work in, which may be that of an earlier run.
 
     Raises:
         EnvironmentFault: the folder is not writable, or something of this name is in progress.
@@ -124,7 +124,7 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
 
 
 def _choose_run(home: Path, config: ExperimentConfig, intent: Intent, warn: Warn) -> tuple[RunFolder, bool]:
-    """The folder to work in, and whether it is that of an earlier run."""
+    """Return the folder to work in, and True if it is that of an earlier run."""
     newest = None if intent == "new" else _newest(home)
     content = newest.read() if newest is not None else {}
     is_finished = content.get("status") == "finished"
@@ -145,7 +145,7 @@ def _choose_run(home: Path, config: ExperimentConfig, intent: Intent, warn: Warn
 
 
 def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, bool]:
-    """The folder of a run that extends the newest one, and whether it is that of an earlier launch."""
+    """Return the folder of a run that extends the newest one, and True if it is that of an earlier launch."""
     newest = _newest(home)
     content = newest.read() if newest is not None else {}
     config = adopt_weights(config, content.get("config", {}))
@@ -160,7 +160,7 @@ def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, 
 
 
 def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
-    """A run that has not saved anything yet is only resumed as long as the config stays the same."""
+    """Return True if a run can be resumed: it has a checkpoint, or its config is still the same."""
     same = not config_difference(run.read().get("config", {}), config.model_dump(mode="json"))
     return same or any(run.checkpoints.glob("step-*"))
 
@@ -177,7 +177,7 @@ def new_run(
     origin: Origin | None = None,
     checkpoints: Path | None = None,
 ) -> Folder:
-    """A folder for a run that starts again, or from another one.
+    """Create a folder for a run that starts from scratch, or from another run.
 
     Args:
         checkpoints: folder of the checkpoints that it begins with.
@@ -194,7 +194,7 @@ def new_run(
 
 
 def _new_id(origin: Origin | None) -> str:
-    """An id that sorts by the time of the start, to 1/65536 s, and after that of a run that it begins with."""
+    """Return an id that sorts by the time of the start, to 1/65536 s, and after that of a run that it begins with."""
     while True:
         now = time.time()
         fraction = int(now % 1 * 2**16)
@@ -205,20 +205,20 @@ def _new_id(origin: Origin | None) -> str:
 
 @dataclass(frozen=True)
 class Unfinished(Generic[Folder]):
-    """How unfinished ones of a kind are found and continued."""
+    """Finds and continues unfinished sweeps, tune-ups or scale studies."""
 
     kind: type[Folder]
     word: str
-    """What a user calls it."""
+    """Word for the kind in messages, such as `sweep`."""
     may_differ: Sequence[str]
     """Keys and sections of the config that may differ when it is continued."""
     has_begun: Callable[[Folder], bool]
-    """Whether there is anything in it that would be lost."""
+    """Function that returns True if a folder has contents that would be lost."""
     over: Collection[str] = ("finished",)
-    """The status of those that are never continued."""
+    """Status values of folders that are never continued."""
 
     def last(self, home: Path) -> Folder | None:
-        """The newest one of a name.
+        """Return the newest folder of a name; None without one.
 
         Args:
             home: `<storage>/<name>`.
@@ -227,12 +227,12 @@ class Unfinished(Generic[Folder]):
         return next((self.kind(path) for path in paths if (path / self.kind.FILE).exists()), None)
 
     def newest(self, home: Path) -> Folder | None:
-        """The newest one of a name, when it is unfinished."""
+        """Return the newest folder of a name, if it is unfinished; else None."""
         folder = self.last(home)
         return None if folder is None or folder.read().get("status") in self.over else folder
 
     def with_weights(self, config: ExperimentConfig, home: Path, intent: Intent) -> ExperimentConfig:
-        """The config with `model.weights` pinned: as the one that is continued or extended has it, or as it is now.
+        """Return the config with `model.weights` pinned: as in the one that is continued or extended, or as it is now.
 
         Raises:
             ConfigError: there are no such weights.
@@ -241,7 +241,8 @@ class Unfinished(Generic[Folder]):
         return with_pinned_weights(config, known.read() if known is not None else {})
 
     def difference(self, folder: Folder, config: ExperimentConfig) -> Mapping[str, tuple[Any, Any]]:
-        """Return what differs between its config and another one, and may not: dotted key to (its value, the other's).
+        """Return the differences between its config and another one that are not allowed: dotted key to (its value, the
+        other's).
 
         Raises:
             EnvironmentFault: its file is damaged.
@@ -254,10 +255,10 @@ class Unfinished(Generic[Folder]):
         return config_difference(known, config.model_dump(mode="json"), self.may_differ)
 
     def choose(self, home: Path, config: ExperimentConfig, intent: Intent) -> tuple[Folder, bool]:
-        """The folder to work in, and whether it is that of an earlier launch.
+        """Return the folder to work in, and True if it is that of an earlier launch.
 
         Raises:
-            ConfigError: the unfinished one has another config, or there is none to resume.
+            ConfigError: the unfinished one has another config, or nothing is left to resume.
             EnvironmentFault: the file of the unfinished one is damaged.
         """
         unfinished = None if intent == "new" else self.newest(home)
@@ -283,10 +284,10 @@ class Unfinished(Generic[Folder]):
 
 
 def with_pinned_weights(config: ExperimentConfig, content: Mapping[str, Any]) -> ExperimentConfig:
-    """The config with `model.weights` pinned, as an unfinished sweep or tune-up has it, or else as it is now.
+    """Return the config with `model.weights` pinned, as an unfinished sweep or tune-up has it, or else as it is now.
 
     Args:
-        content: of the file of the unfinished one; empty where there is none.
+        content: of the file of the unfinished one; empty without one.
 
     Raises:
         ConfigError: there are no such weights.

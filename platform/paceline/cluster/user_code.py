@@ -1,7 +1,7 @@
 """User code: Python objects in place of components of a config, and the modules that travel to a cluster.
 
-A submitted job brings its folder along by itself; a driver that stays at home (`--address`) sends the folder of each
-module that the config names. Ray leaves out what `.gitignore` and `.rayignore` name.
+A submitted job brings its folder along by itself; a driver outside the cluster (`--address`) sends the folder of each
+module that the config names. Ray leaves out the files that `.gitignore` and `.rayignore` name.
 """
 
 import sys
@@ -19,11 +19,11 @@ from paceline.config.own_techniques import own_techniques
 from paceline.errors import ConfigError, Problem
 
 STAYS_AT_HOME = ["/runs", "*.db", ".env", ".venv", ".git"]
-"""What no worker needs, in the words of `.gitignore`."""
+"""Files that no worker needs, as patterns in the syntax of `.gitignore`."""
 
 
 def runtime_env(modules: Sequence[Path]) -> dict[str, Any]:
-    """Ray's runtime environment for the workers: this package, and the user's modules.
+    """Return Ray's runtime environment for the workers: this package, and the user's modules.
 
     The folder of the first module becomes the working folder of the workers; Ray allows one. From any other folder the
     module or package alone is sent.
@@ -38,20 +38,20 @@ def runtime_env(modules: Sequence[Path]) -> dict[str, Any]:
 
 
 def package_folder() -> Path:
-    """The folder of this package; it travels to nodes that do not have it installed."""
+    """Return the folder of this package; it is sent to nodes that do not have it installed."""
     return Path(__file__).resolve().parents[1]
 
 
 def modules_by_key(config: ExperimentConfig) -> Iterator[tuple[str, Path]]:
-    """File or package folder of each top-level module that a config names, with the key that names it, such as
-    `task.path`. Installed ones are left out."""
+    """Yield the file or package folder of each top-level module that a config names, with the key that names it, such
+    as `task.path`. Installed ones are left out."""
     for key, component in called_components(config):
         if (place := module_of(component.import_path)) is not None:
             yield f"{key}.path", place
 
 
 def module_of(import_path: str) -> Path | None:
-    """File or package folder of the top-level module of an import path; None for an installed one."""
+    """Return the file or package folder of the top-level module of an import path; None for an installed one."""
     place = _place(import_path.partition(":")[0].partition(".")[0])
     return None if place is None or _is_installed(place) else place
 
@@ -77,7 +77,7 @@ Kind = Literal["train", "sweep", "scale", "tuneup"]
 
 
 def modules_of_job(config: ExperimentConfig, kind: Kind) -> Iterator[tuple[str, Path]]:
-    """Keys and modules: of the config, of the axes of a sweep, and of the custom techniques of a tune-up."""
+    """Yield keys and modules of the config, of the axes of a sweep, and of the custom techniques of a tune-up."""
     own = list(modules_by_key(config))
     yield from own
     if kind == "tuneup":
@@ -90,19 +90,19 @@ def modules_of_job(config: ExperimentConfig, kind: Kind) -> Iterator[tuple[str, 
 
 
 def sent_modules(config: ExperimentConfig, kind: Kind) -> list[Path]:
-    """Each module once, those of the config itself first."""
+    """Return each module once, those of the config itself first."""
     return list(dict.fromkeys(place for _, place in modules_of_job(config, kind)))
 
 
 def _chooses_code(axis: str) -> bool:
-    """Return whether a value of an axis may be a component, or the name or import path of one."""
+    """Return True if a value of an axis may be a component, or the name or import path of one."""
     section, *below = axis.split(".")
     below = below[1:] if section in COMPONENT_LISTS else below
     return section in ROOMS and (not below or below[-1] in SELECTORS)
 
 
 def _of_value(config: ExperimentConfig, axis: str, value: Any) -> Iterator[Path]:
-    """The modules of a value: those of the import paths in it, and of the component that its name stands for."""
+    """Yield the modules of a value: those of the import paths in it, and of the component that its name stands for."""
     yield from filter(None, map(module_of, _import_paths(axis, value)))
     try:
         with warnings.catch_warnings():
@@ -128,10 +128,11 @@ def _import_paths(key: str, value: Any) -> Iterator[str]:
 
 
 def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) -> ExperimentConfig:
-    """The config with Python objects in place of components. A callable gets the `args` that the config has for it.
+    """Return the config with Python objects in place of components. A callable gets the `args` that the config has for
+    it.
 
     Raises:
-        ConfigError: an object is a model, task or data set itself, not what builds it.
+        ConfigError: an object is a model, task or data set itself, not a callable that builds it.
     """
     if problems := [*_instances(model=model, task=task), *_lone_sets(data)]:
         raise ConfigError(problems)
@@ -155,7 +156,7 @@ def with_parts(
     metrics: Mapping[str, Any] | None = None,
     callbacks: Sequence[Any] = (),
 ) -> ExperimentConfig:
-    """The config with further Python objects: see `train`."""
+    """Return the config with further Python objects, see `train`."""
     overrides: dict[str, Any] = {}
     if optimizer is not None:
         overrides |= {"optimizer.path": optimizer, "optimizer.args": _args(config.optimizer)}
@@ -191,7 +192,7 @@ def _lone_sets(data: Any) -> Iterator[Problem]:
 
 
 def _is_module(value: Any) -> bool:
-    """True for an instance of `torch.nn.Module`. Does not import torch."""
+    """Return True for an instance of `torch.nn.Module`. Does not import torch."""
     bases = type(value).__mro__
     return any((each.__module__, each.__name__) == ("torch.nn.modules.module", "Module") for each in bases)
 
@@ -208,5 +209,5 @@ def _returning(value: Any) -> Callable[[], Any]:
 
 
 def python_objects(config: ExperimentConfig) -> dict[str, Any]:
-    """The Python objects that travel beside the config's JSON."""
+    """Return the Python objects that are sent beside the config's JSON."""
     return objects_in(config.model_dump())

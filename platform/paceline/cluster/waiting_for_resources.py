@@ -38,11 +38,11 @@ from paceline.config.imports import Imported
 from paceline.errors import EnvironmentFault
 
 AUTOSCALER_SECONDS = 1800.0
-"""How long nodes are waited for that the autoscaler may add, when the command does not say: clouds take minutes to
-start one, and Ray Train itself would give up after four."""
+"""Seconds to wait for nodes that the autoscaler may add, if the command does not set them: clouds take minutes to start
+one, and Ray Train itself would give up after four."""
 POLL_SECONDS = 0.5
 REMIND_SECONDS = 30.0
-"""How often it is reported again what is waited for."""
+"""Seconds after which the reason for waiting is reported again."""
 THE_CLUSTER = "the cluster"
 
 
@@ -50,11 +50,11 @@ Tell = Callable[[str], None]
 
 
 def make_room(request: Request, wait_seconds: float, tell: Tell) -> None:
-    """Return once the cluster can hold a request that Ray is about to get. Resources that others have are reported.
+    """Wait until the cluster can hold a request that Ray is about to get. Resources that others have are reported.
 
     Args:
-        wait_seconds: how long to wait for nodes to join, and for what others have taken. 0: for an autoscaler alone.
-        tell: takes what is waited for.
+        wait_seconds: seconds to wait for nodes to join, and for resources of others. 0: wait for an autoscaler alone.
+        tell: takes the reason for waiting.
 
     Raises:
         EnvironmentFault: the request can never be met, or was not in time.
@@ -73,7 +73,8 @@ def make_room(request: Request, wait_seconds: float, tell: Tell) -> None:
 
 
 def can_grow(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None) -> bool:
-    """Return whether the autoscaler can add what the nodes lack: for good, or while others take what there is."""
+    """Return True if the autoscaler can add the nodes that are lacking, permanently or while others use the present
+    ones."""
     if scaler is None:
         return False
     enough = fits(request, rooms_of(nodes))
@@ -84,7 +85,7 @@ def can_grow(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None)
 
 
 def refusal(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, where: str = THE_CLUSTER) -> str:
-    """Return what is asked for, what there is and may be, and the hint."""
+    """Return the message with the request, the present nodes, those that may be added, and the hint."""
     there = f"{asked_text(request)}; {where} has {nodes_text(nodes)}"
     more = f", and {autoscaler_text(scaler)}" if scaler is not None else ""
     hint = hint_text(request, rooms_of(nodes))
@@ -92,7 +93,7 @@ def refusal(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None, 
 
 
 def busy_text(nodes: Sequence[Node]) -> str:
-    """Return the message that there is enough, but others have it."""
+    """Return the message that the resources are sufficient, but others have taken them."""
     taken = [node for node in nodes if node.free != node.total]
     left = nodes_text(taken, free=True)
     return f"{THE_CLUSTER} is busy: others have taken a part of {nodes_text(taken)}, and left {left}"
@@ -144,13 +145,14 @@ def _too_late(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None
 
 @contextmanager
 def _watch(request: Request) -> Iterator[Callable[[], bool]]:
-    """Only looks: two commands that wait for the same nodes would otherwise each hold a half of them."""
+    """Yield a check that reserves nothing: two commands that wait for the same nodes would otherwise each hold half of
+    them."""
     yield lambda: fits(request, free_rooms(alive_nodes()))
 
 
 @contextmanager
 def _demand(request: Request) -> Iterator[Callable[[], bool]]:
-    """Placement groups like those that Ray Train is going to ask for: the autoscaler adds nodes for what is asked."""
+    """Create placement groups like those that Ray Train will ask for: the autoscaler adds nodes for what is asked."""
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
     bundle = {"CPU": request.cpus, **({"GPU": request.gpus} if request.gpus else {})}
@@ -165,7 +167,7 @@ def _demand(request: Request) -> Iterator[Callable[[], bool]]:
 
 
 def _tell_failures(known: set[str], tell: Tell) -> None:
-    """Nodes that the autoscaler could not start, each reason once."""
+    """Report nodes that the autoscaler could not start, each reason once."""
     status: Any = cluster_status()
     for launch in status.failed_launches if status is not None else ():
         text = f"{launch.ray_node_type_name}: {launch.details or 'no reason given'}"
@@ -175,7 +177,7 @@ def _tell_failures(known: set[str], tell: Tell) -> None:
 
 
 def ready_to_train(config: ExperimentConfig, wait_seconds: float, listener: Stages) -> bool:
-    """Return whether the config's workers get GPUs, once Ray can run them.
+    """Wait until Ray can run the config's workers, and return True if they get GPUs.
 
     Raises:
         EnvironmentFault: it cannot, or not within `wait_seconds`.
@@ -189,7 +191,7 @@ def ready_to_train(config: ExperimentConfig, wait_seconds: float, listener: Stag
 
 
 def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: float, listener: Stages) -> None:
-    """Return once there is room for each of the requests, and the nodes that can hold a worker have been asked.
+    """Wait until there is room for each of the requests, and check the nodes that can hold a worker.
 
     Raises:
         EnvironmentFault: there is no room, or not in time; or a node cannot work.
@@ -203,8 +205,8 @@ def ready(requests: Sequence[Request], config: ExperimentConfig, wait_seconds: f
 
 
 def places_of(config: ExperimentConfig) -> list[str]:
-    """Files and folders that the data are read from: as the data set tells, or, of the user's own, whatever of its
-    arguments is the absolute path of something that is there."""
+    """Return the files and folders that the data are read from: those that the data set reports or, for a custom one,
+    each argument that is the absolute path of an existing file or folder."""
     if isinstance(config.data, Imported):
         return [text for text in _texts(config.data.args) if Path(text).is_absolute() and _is_there(text)]
     return config.data.places()

@@ -1,4 +1,4 @@
-"""The loop of each process of a warm worker group: one piece of work after the other, until there is none left."""
+"""The loop of each process of a warm worker group: one piece of work after the other, until all work is done."""
 
 import pickle
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from paceline.engine.fresh import ProcessState, fresh_process_group, leave_toget
 from paceline.starting_folder import drop_starting_folder
 
 LISTEN_SECONDS = 60.0
-"""How long a rank listens to its store in one go; only then does it notice that it has to end."""
+"""Seconds that a rank waits for its store in one call; only after it does the rank notice that it has to end."""
 
 
 class WorkItem(Protocol):
-    """What a worker group takes from its coordinator."""
+    """Work that a worker group takes from its coordinator."""
 
     @property
     def number(self) -> int:
-        """Counts what the group has taken, from 1."""
+        """Number of the item, counted from 1."""
 
     @property
     def timeout_seconds(self) -> float:
-        """How long a collective operation may take."""
+        """Seconds that a collective operation may take."""
 
 
 def serve(loop_config: dict[str, Any], run: Callable[[Any, DistContext], None]) -> None:
@@ -63,7 +63,7 @@ def serve(loop_config: dict[str, Any], run: Callable[[Any, DistContext], None]) 
 
 
 def ask(answer: Any) -> Any:
-    """The coordinator's answer; None when all is over and the coordinator gone."""
+    """Return the coordinator's answer; None if the coordinator has ended."""
     import ray
 
     with suppress(ray.exceptions.ActorDiedError):
@@ -72,9 +72,9 @@ def ask(answer: Any) -> Any:
 
 
 class _Works:
-    """What a group does, one after the other: rank 0 takes it from the coordinator, and tells the others through the
-    store. They leave together: the store ends with rank 0, and a rank that could not read that there is no more work
-    would have failed, for which Ray Train starts all of them again."""
+    """Work items of a group, one after the other. Rank 0 takes each from the coordinator, and passes it to the others
+    through the store. All ranks leave together: the store ends with rank 0, and a rank that could not read that the
+    work has ended would fail, for which Ray Train starts all of them again."""
 
     def __init__(self, store: Any, rank: int, world_size: int, take: Callable[[], WorkItem | None]) -> None:
         self._store = store
@@ -83,7 +83,7 @@ class _Works:
         self._number = 0
 
     def next(self) -> WorkItem | None:
-        """The next trial; None: the group is to leave. Every rank must call it."""
+        """Return the next work item; None: the group is to leave. Every rank must call it."""
         self._number += 1
         key = f"work/{self._number}"
         if self._rank == 0:
@@ -98,7 +98,8 @@ class _Works:
         return work
 
     def turn_away(self) -> None:
-        """The coordinator has no work for this group: rank 0 tells the others, which may have been let in before it."""
+        """End a group for which the coordinator has no work: rank 0 informs the others, which may have been let in
+        before it."""
         if self._rank == 0:
             self._store.set("work/1", pickle.dumps(None))
         self._leave()

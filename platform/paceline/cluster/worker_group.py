@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 DISMISS_SECONDS = 2.0
-"""How long an actor may take to name its workers at the very end, when someone may have pressed Ctrl-C again."""
+"""Seconds that an actor may take to name its workers at the very end, when the user may have pressed Ctrl-C again."""
 TRAINING_ACTOR = "RayTrainWorker"
 _CPP_LOG = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ [A-Z] \d+ \d+\]")
-"""How Ray's C++ side starts a line of its own log."""
+"""Start of a line in the log of Ray's C++ side."""
 _NAMELESS_HOST = "The hostname of the client socket cannot be retrieved"
-"""What torch says of each worker on a host whose address has no name, which it does without."""
+"""Warning of torch about each worker on a host whose address has no name, which torch does not need."""
 _DEATH = re.compile(r"A worker died or was killed|The node with node id: \S+ .*marked dead|Raylet is terminated")
-"""How Ray's texts of many lines begin about processes that have died: each command says itself what follows."""
+"""Start of Ray's multi-line messages about processes that have died. Each command reports the consequences itself."""
 _PARTS = {
     "gcs_server": "the GCS, which knows where everything of Ray is",
     "raylet": "the raylet, which starts and watches the processes of this machine",
@@ -59,12 +59,12 @@ def ray_for_workers(
     listener: Stages,
     imports: Callable[[], None] | None = None,
 ) -> Iterator[Callable[[], None]]:
-    """Connect to Ray for the body, while a thread imports what makes worker groups.
+    """Connect to Ray for the body, while a thread imports the modules for worker groups.
 
     Args:
         address: of a cluster, see `connected`.
         modules: returns the user's modules that travel to a cluster.
-        imports: imports what takes seconds; None: what makes a TorchTrainer.
+        imports: function that imports slow modules; None: those for a TorchTrainer.
 
     Yields:
         A function that returns once worker groups can be made; call it before the first one is.
@@ -137,7 +137,7 @@ def import_torch_trainer() -> None:
 
 @contextmanager
 def only_worker_output() -> Iterator[None]:
-    """While the body runs, Ray passes on what training workers print, and what it warns of itself."""
+    """Limit Ray's output during the body to the prints of training workers and Ray's own warnings."""
     with worker_output_to(print_lines, lambda text: _DEATH.match(text) is None):
         yield
 
@@ -176,7 +176,7 @@ def error_of(failure: Mapping[str, Any]) -> PacelineError:
 
 
 class NodeProcesses:
-    """GCS and raylet of a Ray that this process has started; none where it has joined a cluster."""
+    """GCS and raylet of a Ray that this process has started; empty if it has joined a cluster."""
 
     def __init__(self) -> None:
         import psutil
@@ -185,7 +185,7 @@ class NodeProcesses:
         self._names = {each.pid: _name(each) for each in self._processes}
 
     def dead(self) -> str | None:
-        """Return which of them has died, for a message; None while all of them run."""
+        """Return the name of one that has died, for a message; None while all of them run."""
         gone = next((each for each in self._processes if not _runs(each)), None)
         return f"{_PARTS[self._names[gone.pid]]} (process {gone.pid})" if gone is not None else None
 
@@ -213,7 +213,7 @@ def death_failure(part: str | None, error: BaseException | None) -> dict[str, An
 
 
 def lost_group_failure(error: BaseException | None) -> dict[str, Any] | None:
-    """Return the failure of a command whose workers were lost once too often; None if that is not what ended them."""
+    """Return the failure of a command whose workers were lost once too often; None if it ended for another reason."""
     from ray.train import WorkerGroupError
 
     if isinstance(error, WorkerGroupError):

@@ -39,13 +39,14 @@ class WorkerSpec:
     checkpoints: str = ""
     import_folders: tuple[str, ...] = ()
     rungs: Mapping[str, Any] | None = None
-    """Where a trial of a sweep stops to be compared with the others: the fields of `engine.rungs.Rungs`."""
+    """Rungs at which a trial of a sweep stops to be compared with the others: the fields of `engine.rungs.Rungs`."""
     store: RunStore | None = None
-    """Where the checkpoints count; each machine has a working copy of its own then, in place of `checkpoints`."""
+    """Object store that holds the checkpoints; each machine then has a working copy of its own, in place of
+    `checkpoints`."""
     extended_from_step: int | None = None
-    """The last step of the finished run that this one trains further; None: it does not."""
+    """Last step of the finished run that this one trains further; None: it does not."""
     kept: tuple[str, ...] | None = None
-    """Those of the sections with `objects` whose object stands in the config; None: all."""
+    """Sections with `objects` whose object stands in the config; None: all."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, address: str | None, **others: Any) -> "WorkerSpec":
@@ -80,7 +81,7 @@ class WorkerSpec:
         )
 
     def config(self) -> ExperimentConfig:
-        """The config, validated again where it is used."""
+        """Return the config, validated again where it is used."""
         make_importable([Path(folder) for folder in self.import_folders])
         objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
         tree = json.loads(self.config_json)

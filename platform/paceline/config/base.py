@@ -36,7 +36,7 @@ class Section(BaseModel):
         return redact(super().__str__())
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """The fields for `repr`, without secrets."""
+        """Yield the fields for `repr`, without secrets."""
         for name, value in super().__repr_args__():
             yield name, redact_tree(value, name or "")
 
@@ -45,8 +45,8 @@ class Component(Section):
     """A section that is chosen by `name` (shipped with Paceline) or by `path` (user code).
 
     A shipped component is one file in `models/`, `data/`, `tasks/`, `optimizers/` or `lr_schedulers/` whose class
-    derives from this one, declares `name: Literal[...]` and builds the thing itself. It is found by `registry`.
-    Torch may be imported inside the building method only, so that a config is checked without it.
+    derives from this one, declares `name: Literal[...]` and builds the object. `registry` finds it. Torch may be
+    imported only inside the building method, so that a config can be checked without torch.
     """
 
     no_effect: ClassVar[Mapping[str, str]] = {}
@@ -54,22 +54,22 @@ class Component(Section):
 
     @classmethod
     def of(cls, chosen: "Component") -> Self:
-        """Return a component that a config has chosen as what it is: one of the kind `cls`.
+        """Return a component of a config, typed as the kind `cls`.
 
-        For the sections that the schema knows only as components, such as `TaskConfig.of(config.task)`.
+        Needed for sections that the schema types only as `Component`, such as `TaskConfig.of(config.task)`.
         """
         assert isinstance(chosen, cls), f"the schema takes {type(chosen).__name__} in place of {cls.__name__}"
         return chosen
 
     @classmethod
     def selectors(cls) -> tuple[str, ...]:
-        """The values of `name` that choose this class; empty for the one that is chosen by `path`."""
+        """Return the values of `name` that choose this class; empty for a class that is chosen by `path`."""
         field = cls.model_fields.get("name")
         if field is None:
             return ()
         return tuple(str(value) for value in get_args(field.annotation))
 
     def describe(self) -> str:
-        """How the component is called in tables: its name, or its import path."""
+        """Return the component's label in tables: its name, or its import path."""
         chosen: Any = getattr(self, "name", None) or getattr(self, "path", "?")
         return str(chosen)

@@ -1,4 +1,4 @@
-"""What `data.batch_size_schedule` must agree on with itself and with the rest of the config."""
+"""Checks that `data.batch_size_schedule` is consistent with itself and with the rest of the config."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,8 +1,8 @@
-"""`data.batch_size_schedule`: the global batch size as a function of the samples trained on, and the steps it makes.
+"""`data.batch_size_schedule`: the global batch size as a function of the samples trained on, and the resulting steps.
 
-A step has the size of the stage in force at its first sample. An epoch's last step is short, or left out, as without a
-schedule. So a position in the training is a pure function of the number of steps, and a resumed run finds its stage
-from the samples alone.
+A step has the batch size of the stage that is active at its first sample. An epoch's last step is short, or left out,
+as without a schedule. So a position in the training is a pure function of the number of steps, and a resumed run finds
+its stage from the number of samples alone.
 """
 
 import math
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEDULE = "data.batch_size_schedule"
 ENDLESS = 2**62
-"""Samples of a training set that no training uses up."""
+"""Number of samples of a training set that never ends."""
 
 
 @dataclass(frozen=True)
@@ -31,35 +31,35 @@ class BatchSizeSchedule:
     """Global batch size of each stage."""
 
     def stage_at(self, samples: int) -> int:
-        """Index of the stage in force once so many samples were trained on."""
+        """Return the index of the stage that is active after `samples` training samples."""
         return bisect_right(self.starts, samples) - 1
 
     def end_of(self, stage: int) -> float:
-        """Samples at the end of a stage; infinite for the last one."""
+        """Return the number of samples at the end of a stage; infinite for the last one."""
         return self.starts[stage + 1] if stage + 1 < len(self.starts) else math.inf
 
 
 class StepPosition(NamedTuple):
-    """How far a training has come."""
+    """Position in a training: steps, epochs and samples so far."""
 
     step: int
     epoch: int
-    """Epochs finished."""
+    """Number of finished epochs."""
     epoch_samples: int
-    """Samples trained on in the current epoch."""
+    """Number of samples trained on in the current epoch."""
     samples: int
-    """Samples trained on since the start."""
+    """Number of samples trained on since the start."""
 
 
 class StepRun(NamedTuple):
-    """Steps of one stage in a row: whole epochs, or a part of one."""
+    """Consecutive steps of one stage: whole epochs, or a part of one epoch."""
 
     start: StepPosition
     batch_size: int
     steps: float
-    """Of the part; of each of the whole epochs."""
+    """Number of steps of the part, or of each whole epoch."""
     epochs: float
-    """Number of whole epochs, infinite at the end; 0 for a part of one."""
+    """Number of whole epochs, infinite for the last run; 0 for a part of one."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class ScheduledSteps:
 
     schedule: BatchSizeSchedule
     epoch_samples: int
-    """Samples of the training set."""
+    """Number of samples of the training set."""
     drop_last: bool
 
     def batches(self, epoch_samples: int, samples: int) -> Iterator[tuple[int, int, int, bool]]:
-        """First sample, end and stage of each step to the end of an epoch, and True for the epoch's last one.
+        """Yield first sample, end and stage of each step to the end of an epoch, and True for the epoch's last step.
 
         Args:
-            epoch_samples: trained on in the epoch so far.
-            samples: trained on since the start.
+            epoch_samples: number of samples trained on in the epoch so far.
+            samples: number of samples trained on since the start.
         """
         stage, start = self.schedule.stage_at(samples), epoch_samples
         is_over = self._ends(start, stage)
@@ -92,7 +92,7 @@ class ScheduledSteps:
         return left < self.schedule.sizes[stage] if self.drop_last else left <= 0
 
     def runs(self) -> Iterator[StepRun]:
-        """All steps in order, without an end: the last run has infinitely many epochs."""
+        """Yield all steps in order, without an end: the last run has infinitely many epochs."""
         at = StepPosition(0, 0, 0, 0)
         total, schedule = self.epoch_samples, self.schedule
         while True:
@@ -123,7 +123,7 @@ class ScheduledSteps:
         return StepPosition(at.step + steps, at.epoch, epoch_samples, samples)
 
     def after(self, steps: float = math.inf, epochs: float = math.inf) -> StepPosition:
-        """The position after so many steps or whole epochs, whichever comes first."""
+        """Return the position after `steps` steps or `epochs` whole epochs, whichever comes first."""
         for run in self.runs():
             at = run.start
             if at.epoch >= epochs or at.step >= steps:
@@ -141,12 +141,12 @@ class ScheduledSteps:
         raise AssertionError("the last run has no end")
 
     def end(self, trainer: "TrainerConfig") -> StepPosition:
-        """The end of a training: `epochs` or `max_steps`, whichever comes first; 1 epoch without both."""
+        """Return the end of a training: `epochs` or `max_steps`, whichever comes first; 1 epoch if neither is set."""
         epochs = trainer.epochs or (1 if trainer.max_steps is None else math.inf)
         return self.after(trainer.max_steps or math.inf, epochs)
 
     def _within(self, run: StepRun, epochs: int, steps: int) -> StepPosition:
-        """The position after so many whole epochs of a run and further full steps of it."""
+        """Return the position after `epochs` whole epochs of a run and `steps` further full steps of it."""
         at, per_epoch = run.start, int(run.steps)
         samples = steps * run.batch_size
         whole = epochs * min(per_epoch * run.batch_size, self.epoch_samples)
@@ -158,7 +158,7 @@ class ScheduledSteps:
         )
 
     def first_steps(self) -> list[StepPosition]:
-        """The position at which each stage that has a step begins."""
+        """Return the position of the first step of each stage that has a step."""
         found: dict[int, StepPosition] = {}
         for run in self.runs():
             found.setdefault(self.schedule.stage_at(run.start.samples), run.start)
@@ -166,20 +166,26 @@ class ScheduledSteps:
 
     @property
     def first_size_epoch(self) -> int:
-        """Steps of an epoch with the batch size of the first stage."""
+        """Number of steps of an epoch with the batch size of the first stage."""
         return epoch_steps(self.epoch_samples, self.schedule.sizes[0], self.drop_last)
 
     def first_size_steps(self, epoch: int, epoch_samples: int) -> int:
-        """Full steps that the batch size of the first stage takes to a position. Learning-rate schedules follow them:
-        a larger batch has the factor that the smaller one has after as many samples."""
+        """Return the number of full steps to a position with the batch size of the first stage.
+
+        Learning-rate schedules follow this number: after equally many samples, a larger batch has the same factor as a
+        smaller one.
+        """
         return epoch * self.first_size_epoch + min(epoch_samples // self.schedule.sizes[0], self.first_size_epoch)
 
     def first_size_total(self, trainer: "TrainerConfig") -> int:
-        """The same of the whole training, the last step included."""
+        """Return the steps of the whole training with the batch size of the first stage, at least 1.
+
+        A last step that is not full is included.
+        """
         end = self.end(trainer)
         last = -(-end.epoch_samples // self.schedule.sizes[0])
         return max(1, end.epoch * self.first_size_epoch + min(last, self.first_size_epoch))
 
     def epochs(self, position: StepPosition) -> float:
-        """Passes over the training set, with a fraction."""
+        """Return the number of passes over the training set, as a fraction."""
         return position.epoch + position.epoch_samples / self.epoch_samples

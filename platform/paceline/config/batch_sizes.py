@@ -1,4 +1,4 @@
-"""How the global batch is cut up: over the workers, and into micro batches."""
+"""Division of the global batch over the workers and into micro batches."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +18,7 @@ WORKERS = "scaling.num_workers"
 
 
 class Takers(NamedTuple):
-    """Those that get samples of their own: the workers, or with pipelines each of these."""
+    """Data-parallel replicas, each with samples of its own: the workers, or the pipelines with `strategy: pipeline`."""
 
     number: int
     unit: str = "worker"
@@ -28,7 +28,7 @@ class Takers(NamedTuple):
 
 
 def takers(config: "ExperimentSchema") -> Takers:
-    """How many get samples of their own."""
+    """Return the number of data-parallel replicas: of workers, or of pipelines with `strategy: pipeline`."""
     workers = max(config.scaling.num_workers, 1)
     if config.parallel.strategy != "pipeline":
         return Takers(workers)
@@ -39,20 +39,20 @@ def takers(config: "ExperimentSchema") -> Takers:
 class BatchSizes:
     """global_batch_size = micro_batch_size x gradient_accumulation_steps x world_size.
 
-    Of sizes found for `micro_batch_size: max`, and of elastic runs, the product may be larger: a worker's share of the
-    global batch is cut up whether it divides or not, and some micro batches then have fewer samples.
+    The product may be larger for sizes found with `micro_batch_size: max`, and in elastic runs: a worker's share of the
+    global batch need not divide evenly, and some micro batches then have fewer samples.
     """
 
     global_batch_size: int
     micro_batch_size: int
     gradient_accumulation_steps: int
     world_size: int
-    """How many get samples of their own: see `takers`."""
+    """Number of data-parallel replicas, see `takers`."""
     unit: str = "worker"
-    """What these are."""
+    """Kind of replica: `worker` or `pipeline`."""
 
     def text(self) -> str:
-        """The sizes as a line for the user."""
+        """Return the sizes as one line of text for the user."""
         micro, total = f"{self.micro_batch_size} micro", f"= {self.global_batch_size}"
         if self.micro_batch_size * self.gradient_accumulation_steps * self.world_size != self.global_batch_size:
             micro, total = f"at most {micro}", f"for {self.global_batch_size}"
@@ -62,7 +62,7 @@ class BatchSizes:
 
 @dataclass(frozen=True)
 class OpenBatchSizes:
-    """With `micro_batch_size: max`, the micro batch and accumulation are known once trial steps have been made."""
+    """Batch sizes with `micro_batch_size: max`: micro batch and accumulation are known only after trial steps."""
 
     global_batch_size: int
     world_size: int
@@ -71,28 +71,28 @@ class OpenBatchSizes:
 
     @property
     def share(self) -> int:
-        """The most samples of a global batch that one worker gets; no micro batch is larger."""
+        """Largest number of samples of a global batch that one worker gets; no micro batch is larger."""
         return -(-self.global_batch_size // self.world_size)
 
     def settled(self, largest: int) -> BatchSizes:
-        """The sizes when micro batches of at most `largest` samples fit: as few as possible, and equal."""
+        """Return the sizes if micro batches of at most `largest` samples fit: as few and as equal as possible."""
         accumulation = -(-self.share // largest)
         return BatchSizes(self.global_batch_size, -(-self.share // accumulation), accumulation, self.world_size)
 
     def text(self) -> str:
-        """The sizes as a line for the user."""
+        """Return the sizes as one line of text for the user."""
         by = Takers(self.world_size)
         return f"largest micro that fits, found at the start; {self.global_batch_size:,} global over {by}"
 
 
 def batch_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
-    """The four batch numbers: any two of global size, micro size and accumulation fix the third.
+    """Return the four batch numbers: any two of global size, micro size and accumulation determine the third.
 
     With the global size alone, accumulation is 1; without both sizes, the micro batch is 32. `max` leaves the micro
-    size and accumulation open. With a schedule they are those of the first stage.
+    size and accumulation open. With a schedule, the numbers are those of the first stage.
 
     Raises:
-        ConfigError: they contradict each other, or do not divide; it names the nearest sizes that do.
+        ConfigError: they contradict each other, or do not divide evenly; it names the nearest sizes that do.
     """
     stages = config.data.batch_size_schedule
     return _sizes_at(config, stages[0].global_batch_size if stages else config.data.global_batch_size)
@@ -107,7 +107,7 @@ def _sizes_at(config: "ExperimentSchema", total: int | None) -> BatchSizes | Ope
 
 
 def schedule_of(config: "ExperimentSchema") -> BatchSizeSchedule | None:
-    """The schedule of a config with several stages; None for one global batch size, however it is written."""
+    """Return the schedule of a config with several stages; None for a single global batch size."""
     stages = config.data.batch_size_schedule
     if stages is None or len(stages) < 2:
         return None
@@ -117,13 +117,13 @@ def schedule_of(config: "ExperimentSchema") -> BatchSizeSchedule | None:
 
 
 def stage_sizes(config: "ExperimentSchema", workers: int | None = None) -> list[BatchSizes]:
-    """The batch numbers of each stage of `data.batch_size_schedule`; none where there is one global batch size.
+    """Return the batch numbers of each stage of `data.batch_size_schedule`; empty for a single global batch size.
 
     Args:
-        workers: of an elastic run that continues with so many; see `sizes_with`.
+        workers: number of workers with which an elastic run continues, see `sizes_with`; None: as configured.
 
     Raises:
-        ConfigError: those of a stage do not divide; it names the stage.
+        ConfigError: the numbers of a stage do not divide evenly; it names the stage.
     """
     schedule, found = schedule_of(config), []
     if schedule is None:
@@ -141,7 +141,11 @@ def stage_sizes(config: "ExperimentSchema", workers: int | None = None) -> list[
 
 
 def _require_one_open(config: "ExperimentSchema") -> None:
-    """Check that the micro batch or the accumulation can follow a schedule."""
+    """Check that the micro batch or the accumulation can vary with a schedule.
+
+    Raises:
+        ConfigError: both are set, or the micro batch is `max`.
+    """
     if config.data.micro_batch_size == "max":
         reason = f"is searched for one global batch size, and {SCHEDULE} has several"
         hint = "write the number that fits, such as the one that `paceline plan` names"
@@ -152,7 +156,7 @@ def _require_one_open(config: "ExperimentSchema") -> None:
 
 
 def largest_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
-    """The batch numbers of the stage with the largest global batch, which needs the most memory.
+    """Return the batch numbers of the stage with the largest global batch, which needs the most memory.
 
     Raises:
         ConfigError: see `batch_sizes`.
@@ -161,15 +165,16 @@ def largest_sizes(config: "ExperimentSchema") -> BatchSizes | OpenBatchSizes:
 
 
 def at_largest_stage(config: "ExperimentSchema") -> dict[str, Any]:
-    """Overrides with which all steps have the largest batch of a schedule, to measure them; none without one."""
+    """Return overrides that give all steps the largest batch of a schedule, to measure it; empty without a schedule."""
     if schedule_of(config) is None:
         return {}
     return {SCHEDULE: None, GLOBAL: largest_sizes(config).global_batch_size}
 
 
 def sizes_with(config: "ExperimentSchema", workers: int) -> BatchSizes | OpenBatchSizes:
-    """The batch numbers of an elastic run that continues with so many of its workers: the global batch and what fits
-    into a worker's memory stay, so that fewer workers take more micro batches of at most the same size.
+    """Return the batch numbers of an elastic run that continues with `workers` workers.
+
+    The global batch and the largest micro batch stay the same, so that fewer workers take more micro batches.
 
     Raises:
         ConfigError: see `batch_sizes`.
@@ -187,7 +192,7 @@ def _with_workers(
 
 
 def accumulation(config: "ExperimentSchema") -> int | None:
-    """Micro batches of a step, the most of any stage; None where that is not known, or the sizes do not work out."""
+    """Return the micro batches per step, for the largest stage; None if not known or the sizes are invalid."""
     try:
         return largest_sizes(config).gradient_accumulation_steps
     except ConfigError:
@@ -249,6 +254,6 @@ def _all_three(micro: int, accumulation: int, by: Takers) -> str:
 
 
 def _product(number: int, name: str, by: Takers) -> str:
-    """The factors that are not 1, as text."""
+    """Return the factors that are not 1, as text."""
     shown = [f"{number} {name}"] if number > 1 else []
     return " x ".join([*shown, str(by)] if by.number > 1 else shown)

@@ -1,4 +1,4 @@
-"""What fields of different sections must agree on. All disagreements are found, not only the first."""
+"""Checks across sections of the config. All contradictions are found, not only the first."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,7 +99,7 @@ def _noise_scale(config: ExperimentSchema) -> Iterator[Disagreement]:
 
 
 def _needs_parts(config: ExperimentSchema, name: str, key: str, hint: str) -> Iterator[Disagreement]:
-    """Check that the parts of a step's gradient can be compared."""
+    """Check that a step has several gradients to compare, of workers or of micro batches."""
     if config.parallel.strategy != "ddp":
         reason = f"{name} needs the whole gradients of each worker, which {config.parallel.strategy} does not make"
         yield _contradiction(reason, f"{hint}, or strategy: ddp", key, "parallel.strategy")
@@ -123,7 +123,7 @@ def _heads(config: ExperimentSchema) -> Iterator[Disagreement]:
         return
     dim, heads = model.embedding_dim, model.num_heads
     below, above = dim // heads * heads, dim // heads * heads + heads
-    # the other one may be the default, which the user has never seen
+    # the other one may be the default, which is not in the user's config
     key = "embedding_dim" if "embedding_dim" in model.model_fields_set else "num_heads"
     hint = f"the nearest embedding_dim that is: {f'{below} or {above}' if below else above}"
     reason = f"embedding_dim {dim} is not a multiple of num_heads {heads}"

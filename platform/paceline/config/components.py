@@ -10,19 +10,19 @@ COMPONENT_SECTIONS = {
     "optimizer": "paceline.optimizers",
     "lr_scheduler": "paceline.lr_schedulers",
 }
-"""The sections that are chosen by `name` or `path`, and the room that holds what they choose from."""
+"""Sections that are chosen by `name` or `path`, and the package that holds their components."""
 COMPONENT_LISTS = {"metrics": "paceline.metrics", "callbacks": "paceline.callbacks"}
-"""The lists whose items are."""
+"""Lists whose items are chosen by `name` or `path`, and the package that holds their components."""
 ROOMS = {**COMPONENT_SECTIONS, **COMPONENT_LISTS}
 
 
 def is_component(key: tuple[str | int, ...]) -> bool:
-    """True for the key of a component: `("model",)` or `("callbacks", 0)`."""
+    """Return True for the key of a component: `("model",)` or `("callbacks", 0)`."""
     return (len(key) == 1 and key[0] in COMPONENT_SECTIONS) or (len(key) == 2 and key[0] in COMPONENT_LISTS)
 
 
 def components_in(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted key and value of every component in a config tree, such as `model` and `callbacks.0`."""
+    """Yield the dotted key and the value of every component in a config tree, such as `model` and `callbacks.0`."""
     for section in COMPONENT_SECTIONS:
         if section in tree:
             yield section, tree[section]
@@ -33,7 +33,7 @@ def components_in(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def subtree(tree: Any, key: str) -> Any:
-    """What a tree holds at the dotted key of a component."""
+    """Return the value of a tree at the dotted key of a component."""
     for part in key.split("."):
         tree = tree[int(part)] if isinstance(tree, list) else tree[part]
     return tree

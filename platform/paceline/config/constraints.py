@@ -1,4 +1,4 @@
-"""Limits that a metric of a sweep's trials has to keep, such as `peak_memory_bytes: "<= 8GiB"`."""
+"""Constraints on the metrics of a sweep's trials, such as `peak_memory_bytes: "<= 8GiB"`."""
 
 import math
 import re
@@ -20,12 +20,12 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     | {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
     "seconds": {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0},
 }
-"""By the unit in a metric's name, the units that a bound may have."""
+"""Unit in a metric's name to the units that a bound may have, each with its size in the metric's unit."""
 _EXAMPLE = 'write an operator (<=, <, >= or >) and a number, such as "<= 0.5"'
 _FORM = re.compile(r"\s*(<=|>=|<|>)\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*")
 
 Violations = Mapping[str, float]
-"""By the text of a constraint, by how much a trial breaks it: above 0 where it does, see `Constraint.violation`."""
+"""Text of a constraint to the amount by which a trial breaks it: above 0 if it does, see `Constraint.violation`."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Constraint:
     operator: str
     """`<=`, `<`, `>=` or `>`."""
     bound: float
-    """In the metric's own unit, such as bytes."""
+    """Bound in the metric's unit, such as bytes."""
     limit: str
-    """As written, such as `<= 8GiB`."""
+    """Text of the limit, such as `<= 8GiB`."""
 
     @classmethod
     def parse(cls, metric: str, limit: str) -> "Constraint":
@@ -58,11 +58,11 @@ class Constraint:
 
     @property
     def text(self) -> str:
-        """The metric and its limit, such as `peak_memory_bytes <= 8GiB`."""
+        """Metric and its limit, such as `peak_memory_bytes <= 8GiB`."""
         return f"{self.metric} {self.limit}"
 
     def violation(self, value: float | None) -> float:
-        """Return by how much a value breaks the constraint: above 0 where it does, infinite where it is missing."""
+        """Return the amount by which a value breaks the constraint: above 0 if it does, infinite if it is missing."""
         if value is None or not math.isfinite(value):
             return math.inf
         # with < and > the bound itself breaks it
@@ -76,7 +76,7 @@ def broken_by(violations: Violations) -> list[str]:
 
 
 def mean_violations(violations: Iterable[Violations]) -> dict[str, float]:
-    """Return the mean by which the trials of one setting break each constraint, of the trials that say it."""
+    """Return the mean violation of each constraint over the trials of one setting that have it."""
     values: dict[str, list[float]] = {}
     for each in violations:
         for text, violation in each.items():
@@ -85,10 +85,10 @@ def mean_violations(violations: Iterable[Violations]) -> dict[str, float]:
 
 
 def broken_by_seeds(violations: Sequence[Violations]) -> list[str]:
-    """Return the constraints that the trials of one setting break: those that the mean of their metric breaks.
+    """Return the constraints that the trials of one setting break: those with a mean violation above 0.
 
-    Where the means keep all constraints, but each trial breaks one, it returns these: no trial of the setting could be
-    the best one.
+    If the means satisfy all constraints, but each trial breaks one, return the constraints that the trials break: no
+    trial of the setting could be the best one.
     """
     broken = broken_by(mean_violations(violations))
     if broken or not all(map(broken_by, violations)):
@@ -97,7 +97,11 @@ def broken_by_seeds(violations: Sequence[Violations]) -> list[str]:
 
 
 def _scale(metric: str, unit: str) -> float:
-    """How many of the metric's own unit a unit is."""
+    """Return the factor from a unit to the metric's unit, such as 2^30 from GiB to bytes; 1 without a unit.
+
+    Raises:
+        PydanticCustomError: the metric does not have the unit.
+    """
     if not unit:
         return 1.0
     own = next((units for name, units in UNITS.items() if re.search(rf"(?:^|[_/]){name}(?:$|/)", metric)), None)
@@ -125,4 +129,4 @@ def _check_text(value: Any) -> Any:
 
 
 Limit = Annotated[str, BeforeValidator(_check_text)]
-"""An operator and a number, perhaps with a unit: `<= 8GiB`."""
+"""Operator and number, optionally with a unit: `<= 8GiB`."""

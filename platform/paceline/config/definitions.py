@@ -1,4 +1,4 @@
-"""What an import path leads to, found without running any of its code."""
+"""Finds the definition behind an import path without running its code."""
 
 import ast
 import sys
@@ -11,13 +11,13 @@ from paceline.config.top_names import binding_of
 from paceline.errors import Problem
 
 _MOST_FOLLOWED = 5
-"""How many `from ... import` statements are followed from one module to the next."""
+"""Maximum number of `from ... import` statements that are followed from module to module."""
 
 
 def definition_of(path: str) -> Any:
     """Return the statement that defines the target of an import path, or the object itself once it is imported.
 
-    None where that cannot be known.
+    None if it cannot be determined.
     """
     module, _, name = path.partition(":")
     return _in_module(module, name, _MOST_FOLLOWED)
@@ -40,7 +40,7 @@ def is_dataset_class(path: str, follow: int = _MOST_FOLLOWED) -> bool:
 
 
 def dataset_class_problem(path: str) -> Problem:
-    """Return the problem of a `data.path` that leads to such a class, in place of a function."""
+    """Return the problem of a `data.path` that names a data set class instead of a function."""
     reason = f"{path.partition(':')[2]} is a data set class"
     return Problem("not-two-sets", reason, "path", hint=WRAP_IN_FUNCTION)
 

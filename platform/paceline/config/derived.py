@@ -1,4 +1,4 @@
-"""What follows from a config: batch sizes, learning rate and the number of steps, as shown before a run starts."""
+"""Values derived from a config: batch sizes, learning rate and number of steps, as shown before a run starts."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,15 +28,15 @@ class StageValues:
     """The values of a stage of a batch-size schedule."""
 
     samples: int
-    """Training samples after which it begins."""
+    """Number of training samples after which the stage begins."""
     first_step: int | None
-    """Optimizer step, counted from 0; None where it is not known, or no step begins in the stage."""
+    """First optimizer step of the stage, counted from 0; None if not known, or if no step begins in the stage."""
     batch: BatchSizes
     lr: float | None
     lr_rule: str
 
     def lines(self) -> list[tuple[str, str]]:
-        """Label and text of its lines in the table of derived values."""
+        """Return the label and text of each line of the stage in the table of derived values."""
         at = f" (step {self.first_step:,})" if self.first_step else ""
         lr = "from the module's configure_optimizers" if self.lr is None else self.lr_rule or f"{self.lr:.6g}"
         return [("batch", f"from {self.samples:,} samples{at}: {self.batch.text()}"), ("learning rate", lr)]
@@ -44,32 +44,32 @@ class StageValues:
 
 @dataclass(frozen=True)
 class Derived:
-    """The values that a run will use. What depends on the data is None while their size is not known."""
+    """Values that a run will use. Those that depend on the size of the data are None until it is known."""
 
     batch: BatchSizes | OpenBatchSizes
-    """With a batch-size schedule those of its first stage."""
+    """Batch sizes; with a batch-size schedule, those of its first stage."""
     lr: float | None
-    """Peak learning rate, scaled to the global batch size; None where the module's own optimizer has it."""
+    """Peak learning rate, scaled to the global batch size; None if a Lightning module configures its optimizer."""
     train_samples: int | None
     validation_samples: int | None
     steps_per_epoch: int | None
-    """None with a batch-size schedule: epochs differ in it."""
+    """Optimizer steps per epoch; None with a batch-size schedule, where it differs between epochs."""
     total_steps: int | None
     warmup_steps: int | None
     lr_rule: str = ""
-    """How the learning rate comes about, such as `0.1 x 128/256 (linear) = 0.05`, or `0.1 x gain (adascale, 1 to 4)`,
-    where `lr` is the one before the gain; empty when it is the config's own."""
+    """Formula of the learning rate, such as `0.1 x 128/256 (linear) = 0.05`, or `0.1 x gain (adascale, 1 to 4)`, where
+    `lr` is the value before the gain; empty if the learning rate is not scaled."""
     warnings: tuple[str, ...] = ()
-    """What is valid, but hardly what was meant; a sentence each."""
+    """Warnings about valid settings that are probably mistakes, one sentence each."""
     total_samples: int | None = None
-    """Training samples of the whole training, each counted as often as it is used."""
+    """Number of samples of the whole training, each counted as often as it is used."""
     total_epochs: float | None = None
-    """Passes over the training set of the whole training."""
+    """Number of passes over the training set in the whole training."""
     stages: tuple[StageValues, ...] = ()
-    """Of a batch-size schedule."""
+    """Stages of the batch-size schedule; empty without one."""
 
     def lines(self) -> list[tuple[str, str]]:
-        """Label and text of each line of the table that is printed before a run starts."""
+        """Return the label and text of each line of the table that is printed before a run starts."""
         return [
             *([] if self.stages else [("batch", self.batch.text()), ("learning rate", self.lr_rule or self._lr())]),
             *(line for stage in self.stages for line in stage.lines()),
@@ -95,10 +95,13 @@ class Derived:
 
 
 def derive(config: "ExperimentConfig", sizes: "Sizes | None") -> Derived:
-    """Everything that follows from a config, given the number of samples where it is known.
+    """Return all values derived from a config.
+
+    Args:
+        sizes: number of samples of the data; None if it is not known yet.
 
     Raises:
-        ConfigError: the batch sizes do not work out, or an epoch has no step.
+        ConfigError: the batch sizes are inconsistent, or an epoch has no step.
     """
     batch, has_lr = batch_sizes(config), not uses_own_optimizer(config)
     largest = largest_sizes(config)
@@ -150,7 +153,7 @@ def _stages(config: "ExperimentConfig", scheduled: ScheduledSteps | None, has_lr
 
 
 def _scheduled_length(config: "ExperimentConfig", scheduled: ScheduledSteps | None) -> tuple[int | None, int | None]:
-    """Steps of the training where the batch size follows a schedule, and of the warmup with the first stage's size."""
+    """Return the steps of a training with a batch-size schedule, and of its warmup with the first stage's size."""
     if scheduled is None:
         return _total_steps(config, None), config.lr_scheduler.warmup_steps
     size = scheduled.schedule.sizes[0]
@@ -165,7 +168,7 @@ def _samples(
     total_steps: int | None,
     scheduled: ScheduledSteps | None,
 ) -> tuple[int | None, float | None]:
-    """Samples and epochs of the whole training; None where they are not known."""
+    """Return the samples and epochs of the whole training; None if they are not known."""
     if scheduled is not None:
         end = scheduled.end(config.trainer)
         return end.samples, scheduled.epochs(end)

@@ -1,4 +1,4 @@
-"""Fields that are each right, but not together."""
+"""Contradictions between fields that are each valid."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ from paceline.errors import Problem
 
 
 class Disagreement(NamedTuple):
-    """What is wrong with some fields together."""
+    """Contradiction between fields."""
 
     problem: Problem
     keys: tuple[str, ...]
-    """All the fields that it is about; the problem's own key is the one to change."""
+    """Dotted keys of all fields that contradict each other; the key of `problem` is the one to change."""
 
 
 def contradiction(reason: str, hint: str, *keys: str) -> Disagreement:
-    """A disagreement about `keys`, the first of which is the one to change."""
+    """Return a contradiction between the fields `keys`; the first is the one to change."""
     return Disagreement(Problem("contradiction", reason, keys[0], hint=hint), keys)

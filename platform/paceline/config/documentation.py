@@ -1,7 +1,7 @@
-"""The documentation of the config's fields: the docstrings below them.
+"""Documentation of the config's fields: the docstrings below them.
 
-Read from the source when it is asked for. Pydantic can do so itself, but for every class as it is made, which took a
-fifth of the time to load a config.
+It is read from the source on demand. Pydantic can read it too, but does so for every class when it is created, which
+took a fifth of the time to load a config.
 """
 
 import ast
@@ -15,7 +15,7 @@ from paceline.config.base import Section
 
 @cache
 def documentation(cls: type[Section]) -> Mapping[str, str]:
-    """What is said about each field of a section, those of its base classes included."""
+    """Return the docstring of each field of a section, fields of its base classes included."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if issubclass(base, Section):

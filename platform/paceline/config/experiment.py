@@ -1,4 +1,4 @@
-"""The whole config of one experiment, and its validation."""
+"""Config of one experiment, and its validation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -18,7 +18,7 @@ from paceline.errors import ConfigError, Problem
 from paceline.redaction import redact, redact_tree
 
 LONGEST_SHOWN = 120
-"""Characters of a value in a notebook, at the most."""
+"""Maximum number of characters of a value shown in a notebook."""
 
 
 class ExperimentConfig(ExperimentSchema):
@@ -30,7 +30,7 @@ class ExperimentConfig(ExperimentSchema):
         return self
 
     def with_overrides(self, overrides: Mapping[str, Any]) -> "ExperimentConfig":
-        """A changed copy, validated again as a whole; the one way to change a config.
+        """Return a changed copy, validated again as a whole. This is the only way to change a config.
 
         Args:
             overrides: dotted key to value, such as `{"trainer.precision": "bf16-mixed"}`. A section may be replaced
@@ -51,7 +51,7 @@ class ExperimentConfig(ExperimentSchema):
 
 
 def shown_fields(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted key and short text of each value of a tree, without secrets."""
+    """Yield the dotted key and shortened text of each value of a tree, without secrets."""
     for name, value in redact_tree(tree, above.rpartition(".")[2]).items():
         key = f"{above}.{name}" if above else name
         if isinstance(value, Mapping) and value:
@@ -67,8 +67,8 @@ def validate(
     """Check a config tree as a whole.
 
     Args:
-        tree: plain values, as they stand in a file.
-        source: the file that they came from, for the places in messages.
+        tree: plain values, as in a file.
+        source: file of the values, for the places in messages.
         overrides: place of each key that no longer has the file's value; empty text for one set from Python.
 
     Raises:
@@ -97,7 +97,7 @@ def try_validate(tree: Mapping[str, Any], places: Places) -> tuple[ExperimentCon
 
 
 def _disagreements_beside(problems: list[Problem], tree: Any) -> list[Disagreement]:
-    """What disagrees among the fields that are right, so that it need not wait until the others are."""
+    """Return contradictions between the valid fields, so that they are reported together with the invalid fields."""
     if not isinstance(tree, Mapping):
         return []
     rest = copy_tree(tree)

@@ -1,4 +1,4 @@
-"""The sections of an experiment, and nothing of how they are loaded and checked: see `experiment`."""
+"""Sections of an experiment's config. `experiment` loads and checks them."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +21,8 @@ from paceline.config.sweep import SweepConfig
 from paceline.config.tuneup import TuneupConfig
 
 if TYPE_CHECKING:
-    # The fields that all components of a kind have: callbacks and tasks have none. What else they can do is known to
-    # their rooms, see `Component.of`.
+    # Fields that all components of a kind share; callbacks and tasks share none. Their packages know the other methods,
+    # see `Component.of`.
     CallbackSection = Component
     TaskSection = Component
 
@@ -42,48 +42,46 @@ NAME_PATTERN = r"^[A-Za-z0-9][\w.-]{0,99}$"
 
 
 class ExperimentSchema(Section):
-    """The fields of an `ExperimentConfig`. Checks take this class; only `ExperimentConfig` runs them."""
+    """Fields of an `ExperimentConfig`. Checks take this class; only `ExperimentConfig` runs them."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Names the run within its storage: 1 to 100 letters, digits, `_`, `-` and `.`, a letter or digit first."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Seed of initial weights, data order and augmentation, 0 to 2^63 - 1."""
     task: TaskSection = Field(default_factory=lambda: _default("task", "classification"), validate_default=True)
-    """What is learned: the loss and the metrics."""
+    """Task to learn: the loss and the metrics."""
     model: ModelSection
     """The network."""
     data: DataSection
     """The training and validation sets, and how they are loaded."""
     optimizer: OptimizerSection = Field(default_factory=lambda: _default("optimizer", "sgd"), validate_default=True)
-    """The update rule, its learning rate and how that follows the batch size."""
+    """The update rule, its learning rate and the scaling of the learning rate with the batch size."""
     lr_scheduler: LRSchedulerSection = Field(
         default_factory=lambda: _default("lr_scheduler", "constant"), validate_default=True
     )
-    """How the learning rate changes over training."""
+    """Learning-rate schedule over the training."""
     metrics: list[MetricConfig] = Field(default_factory=list)
     """Further metrics of the evaluation, each computed over the whole set and all workers."""
     callbacks: list[CallbackSection] = Field(default_factory=list)
-    """What happens beside the optimizer steps, in this order."""
+    """Callbacks, run between optimizer steps in the given order."""
     trainer: TrainerConfig = TrainerConfig()
     """Length, precision, accumulation and the techniques of the training step."""
     parallel: ParallelConfig = ParallelConfig()
-    """How the work is spread over the workers."""
+    """Parallelism strategy over the workers, and its settings."""
     scaling: ScalingConfig = ScalingConfig()
-    """How many workers there are, and what each one gets."""
+    """Number of workers, and the resources of each."""
     checkpoint: CheckpointConfig = CheckpointConfig()
-    """When the training state is saved."""
+    """Intervals at which the training state is saved, and number of checkpoints that are kept."""
     storage: StorageConfig = Field(default_factory=StorageConfig)
-    """Where runs and their checkpoints are kept."""
+    """Storage of runs and their checkpoints."""
     tracking: TrackingConfig = TrackingConfig()
-    """Which MLflow store the run is recorded in."""
+    """MLflow store that the run is recorded in."""
     sweep: SweepConfig | None = None
-    """What `paceline sweep` tries out. `null`, and with `paceline train`: nothing."""
+    """Search space and settings of `paceline sweep`; ignored by `paceline train`. `null`: no sweep."""
     scale: ScaleConfig | None = None
-    """What `paceline scale` looks for, without effect on `train` and `sweep`. `null`: as the defaults of the section
-    say."""
+    """Target and settings of `paceline scale`; ignored by `train` and `sweep`. `null`: the defaults of the section."""
     tuneup: TuneupConfig | None = None
-    """How `paceline tuneup` measures, without effect on `train` and `sweep`. `null`: as the defaults of the section
-    say."""
+    """Settings of `paceline tuneup`; ignored by `train` and `sweep`. `null`: the defaults of the section."""
 
 
 def _default(section: str, name: str) -> Any:

@@ -16,10 +16,10 @@ from paceline.config.source import Key, dotted
 
 
 def chosen_class(section: str, value: Any) -> type[Component] | None:
-    """The class that a component chooses by its `name` or `path`; None when it chooses none.
+    """Return the class that a component chooses by its `name` or `path`; None if it chooses none.
 
     Args:
-        section: the component's section, or the list that it is an item of.
+        section: the component's section, or the list that contains it.
     """
     if section == "metrics":
         return MetricConfig
@@ -34,12 +34,12 @@ def chosen_class(section: str, value: Any) -> type[Component] | None:
 
 
 def component_names(section: str) -> list[str]:
-    """Every value that `name` may have in a component section."""
+    """Return every value that `name` may have in a component section."""
     return sorted(name for name in components(ROOMS[section]) if name != BY_PATH)
 
 
 def default_name(section: str) -> str | None:
-    """The component of a section that is left out; None when the section is required."""
+    """Return the default component of a section; None if the section is required."""
     field = ExperimentSchema.model_fields[section]
     if field.is_required():
         return None
@@ -47,7 +47,7 @@ def default_name(section: str) -> str | None:
 
 
 def section_class(tree: Any, key: Key) -> type[Section] | None:
-    """The class of the section at a key; None when there is no section, or it is not known which."""
+    """Return the class of the section at a key; None if the key has no section, or its class is not known."""
     if not key:
         return ExperimentSchema
     if len(key) == 1 and key[0] in COMPONENT_SECTIONS:
@@ -65,13 +65,13 @@ def section_class(tree: Any, key: Key) -> type[Section] | None:
 
 
 def field_at(tree: Any, key: Key) -> FieldInfo | None:
-    """The field behind a key; None when there is none."""
+    """Return the field of a key; None if it does not exist."""
     parent = section_class(tree, key[:-1]) if key else None
     return parent.model_fields.get(str(key[-1])) if parent else None
 
 
 def is_key(tree: Any, key: Key) -> bool:
-    """Whether there is a field behind a key, or a mapping that may hold it, such as `args`."""
+    """Return True if a key has a field, or lies in a mapping with free keys, such as `args`."""
     if is_component(key[:-1]) and key[-1] in ("name", "path"):
         return True  # of either kind of component, whichever is chosen now
     above = (field_at(tree, key[:depth]) for depth in range(1, len(key)))
@@ -79,13 +79,13 @@ def is_key(tree: Any, key: Key) -> bool:
 
 
 def value_types(tree: Any, key: Key) -> set[Any]:
-    """The types that the field behind a key takes, null left out; empty when there is no field."""
+    """Return the types that the field of a key accepts, null left out; empty if the field does not exist."""
     field = field_at(tree, key)
     return set(_plain_types(field.annotation)) - {NoneType} if field else set()
 
 
 def is_single_value(tree: Any, key: Key) -> bool:
-    """Whether a key is a field that holds neither a section nor a mapping, so that nothing can be below it."""
+    """Return True if a key is a field that holds neither a section nor a mapping, so that it has no keys below it."""
     if is_component(key) or (len(key) == 1 and key[0] in COMPONENT_LISTS):
         return False
     field = field_at(tree, key)
@@ -103,11 +103,11 @@ _NAMES_ELSEWHERE = {
     "per_device_train_batch_size": "data.micro_batch_size",
     "scheduler": "lr_scheduler",
 }
-"""What other libraries call some of the fields."""
+"""Names of fields in other libraries, and the fields here."""
 
 
 def nearest_key(tree: Any, key: Key) -> str:
-    """What the user may have meant by an unknown key, in words for a hint."""
+    """Return a hint for an unknown key: the key that the user may have meant, or the known keys."""
     name, siblings = str(key[-1]), list((section_class(tree, key[:-1]) or ExperimentSchema).model_fields)
     if name in _NAMES_ELSEWHERE:
         return f"did you mean {_NAMES_ELSEWHERE[name]}?"
@@ -137,7 +137,7 @@ def _section_in(annotation: Any) -> type[Section] | None:
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:
-    """The types of which a union is made, without what is said about them."""
+    """Yield the member types of a union, without their annotations."""
     if get_origin(annotation) is Annotated:
         yield from _plain_types(get_args(annotation)[0])
     elif get_origin(annotation) in (Union, UnionType):

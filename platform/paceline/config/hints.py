@@ -1,4 +1,4 @@
-"""Words for hints: how values are shown, and which right value a wrong one is nearest to."""
+"""Texts for hints: values as shown to the user, and the valid value nearest to an invalid one."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,21 +8,21 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 NOT_FINITE = "a saved config cannot hold it: write text, such as 'inf', and call float() on it in your code"
-"""Hint for a number in the user's own arguments that is not finite."""
+"""Hint for a number in the arguments of user code that is not finite."""
 _LONG_LIST = 12
 _SAID_TRUE = ("on", "yes", "y", "true")
 _SAID_FALSE = ("off", "no", "n", "false")
 
 
 def nearest(word: str, choices: list[str], cutoff: float = 0.6) -> str | None:
-    """The choice that a word most looks like."""
+    """Return the choice that is most similar to a word; None if no choice is similar."""
     plain = {choice.lower(): choice for choice in choices}
     found = get_close_matches(word.lower()[:100], plain, n=1, cutoff=cutoff)
     return plain[found[0]] if found else None
 
 
 def show(value: Any) -> str:
-    """A value as it would stand in the file, shortened."""
+    """Return a value as it is written in a config file, shortened."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -38,26 +38,26 @@ def show(value: Any) -> str:
 
 
 def choices(error: ErrorDetails) -> list[str]:
-    """The values that a choice allows, of pydantic's own sentence about them."""
+    """Return the values that a choice allows, parsed from pydantic's message; empty for other errors."""
     if error["type"] != "literal_error":
         return []
     return re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
 
 
 def either(words: list[str]) -> str:
-    """`a or b`; `one of a, b, c` when there are more."""
+    """Return `a or b`; `one of a, b, c` for more than two."""
     return " or ".join(words) if len(words) <= 2 else f"one of {', '.join(words)}"
 
 
 def listed(names: list[str]) -> str:
-    """All names, or the first few and how many more when there are many."""
+    """Return all names; of more than 12, the first five and the number of others."""
     if len(names) <= _LONG_LIST:
         return ", ".join(names) or "none yet"
     return f"{', '.join(names[:5])} and {len(names) - 5} more"
 
 
 def near_and_all(word: str, names: list[str]) -> str:
-    """The nearest name and all of them; of a long list the nearest five and how many there are."""
+    """Return the nearest name and all names; of more than 12, the nearest five and the number of all."""
     best = nearest(word, names)
     start = f"did you mean {best}? " if best else ""
     own = "or path: 'my_pkg.module:function' for your own"
@@ -68,7 +68,13 @@ def near_and_all(word: str, names: list[str]) -> str:
 
 
 def hint_for(value: Any, kinds: Iterable[str], allowed: list[str]) -> str:
-    """What to write instead of a value, given the types of pydantic's errors and the choices there are."""
+    """Return a hint with a replacement for an invalid value; empty if there is no suggestion.
+
+    Args:
+        value: the invalid value.
+        kinds: types of pydantic's errors about the value.
+        allowed: the allowed choices; empty if any value of the right type is allowed.
+    """
     meant = str(value).lower()
     if "none" in allowed and (value is None or meant in _SAID_FALSE):
         return "write none"

@@ -26,22 +26,24 @@ LIGHTNING_TASK = "paceline.adapters:LightningTask"
 PATH_PATTERN = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$"
 
 WRAP_IN_FUNCTION = "wrap it in a function that returns (train, validation)"
-"""The hint where `data.path` leads to a data set class."""
+"""Hint for a `data.path` that names a data set class."""
 
 _NAME_OF_OBJECT = re.compile(r"[\w.]+:[\w.]*<[\w.<>]*")
-"""An object that no import finds: a lambda, a function within another one, an instance."""
+"""Name of an object that cannot be imported: a lambda, a nested function or an instance."""
 
 
 def path_of(target: Callable[..., Any]) -> str:
-    """`module:qualified.name` of a Python object, as it is written into saved configs. That of an instance, which has
-    no name, is its class in angle brackets."""
+    """Return `module:qualified.name` of a Python object, as written into saved configs.
+
+    An instance has no name: its class is written in angle brackets instead.
+    """
     module = getattr(target, "__module__", None) or "__main__"
     name = getattr(target, "__qualname__", None) or f"<{type(target).__qualname__}>"
     return f"{module}:{name}"
 
 
 class AbsentObject:
-    """Stands in the config of a reopened run for a Python object that the run was started with."""
+    """Placeholder, in the config of a reopened run, for a Python object that the run was started with."""
 
     def __init__(self, section: str, path: str) -> None:
         self._section, self._path = section, path
@@ -70,7 +72,7 @@ class AbsentObject:
 
 
 def with_absent_objects(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored config with an `AbsentObject` for each path that names a Python object which cannot be imported."""
+    """Return a stored config with an `AbsentObject` for each path of a Python object that cannot be imported."""
 
     def restored(section: str, value: Any) -> Any:
         if isinstance(value, list):
@@ -105,7 +107,7 @@ def check_path(value: Any) -> Any:
 
 
 def is_path(value: Any) -> bool:
-    """Whether a value is text of the form `module:function`."""
+    """Return True if a value is text of the form `module:function`."""
     return isinstance(value, str) and re.fullmatch(PATH_PATTERN, value) is not None
 
 
@@ -121,22 +123,22 @@ class Called(Component):
     """A component that is made by calling code outside of Paceline with `args`."""
 
     args: Annotated[dict[str, Any], AfterValidator(check_args)] = Field(default_factory=dict)
-    """Keyword arguments for the call."""
+    """Keyword arguments of the call."""
 
     @property
     def target(self) -> Any:
-        """Import path of what is called, or the object itself."""
+        """Import path of the callable, or the callable itself."""
         raise NotImplementedError
 
     @property
     def import_path(self) -> str:
-        """`module:name` of what is called, also where it is a Python object."""
+        """Import path `module:name` of the callable, also if it is given as a Python object."""
         if isinstance(self.target, str):
             return self.target
         return path_of(self.target if callable(self.target) else type(self.target))
 
     def chosen(self, section: str) -> str:
-        """The key and the value that choose the component, such as `model.path 'own:net'`."""
+        """Return the key and the value that choose the component, such as `model.path 'own:net'`."""
         selector = "path" if "path" in type(self).model_fields else "name"
         return f"{section}.{selector} {self.describe()!r}"
 
@@ -164,12 +166,12 @@ class Called(Component):
         return found  # type: ignore[no-any-return]
 
     def call(self, *given: Any, **extra: Any) -> Any:
-        """Call the user's code with `args` and what Paceline adds."""
+        """Call the user code with `args` and the arguments that Paceline adds."""
         return self.load()(*given, **{**self.args, **extra})
 
 
 class Imported(Called):
-    """The user's own component: a callable named by its import path, and the arguments it is called with."""
+    """A custom component: a callable given by its import path, and the arguments of the call."""
 
     path: ImportPath
     """`module:function` of user code. The folder of the config file and the working folder are importable, after
@@ -177,33 +179,36 @@ class Imported(Called):
 
     @property
     def target(self) -> Any:
-        """Import path of what is called, or the object itself."""
+        """Import path of the callable, or the callable itself."""
         return self.path
 
 
 class Registered(Called):
-    """A component that an installed package offers by an entry point. Made by `registry`, which sets the two below."""
+    """A component that an installed package offers by an entry point. `registry` creates it and sets the fields."""
 
     entry_point: ClassVar[str] = ""
-    """Import path of what is called."""
+    """Import path of the callable."""
     package: ClassVar[str] = ""
     """Name of the installed package."""
 
     @property
     def target(self) -> Any:
-        """Import path of what is called."""
+        """Import path of the callable."""
         return self.entry_point
 
 
 def called_components(config: Section) -> Iterator[tuple[str, Called]]:
-    """Dotted key and component of each part of an experiment that calls code outside of Paceline."""
+    """Yield the dotted key and the component of each part of an experiment that calls code outside of Paceline."""
     for key, component in components_in(dict(config)):
         if isinstance(component, Called) and not component.import_path.startswith("paceline."):
             yield key, component
 
 
 def missing_module(path: str) -> Problem | None:
-    """What is wrong with an import path's module or name, found without running its code; None when both are there."""
+    """Return the problem of an import path whose module or name does not exist, found without running its code.
+
+    None if both exist, or if that cannot be determined.
+    """
     if not is_path(path):
         return None
     module, _, name = path.partition(":")
@@ -212,7 +217,7 @@ def missing_module(path: str) -> Problem | None:
     try:
         spec = spec_of(module)
     except (ImportError, KeyError, ValueError):
-        # A nested namespace package, or a finder of the user's own: importing it will tell.
+        # A nested namespace package, or a custom finder: only importing the module can show whether it exists.
         return None
     if spec:
         return _missing_in_file(spec, module, name)
@@ -221,7 +226,7 @@ def missing_module(path: str) -> Problem | None:
 
 
 def spec_of(module: str) -> ModuleSpec | None:
-    """Like `importlib.util.find_spec`, which would import the packages that the module is in."""
+    """Return the spec of a module like `importlib.util.find_spec`, but without importing its parent packages."""
     top, *inner = module.split(".")
     spec = find_spec(top)
     for depth, _ in enumerate(inner, start=2):
@@ -232,7 +237,10 @@ def spec_of(module: str) -> ModuleSpec | None:
 
 
 def _missing_in_loaded(module: str, name: str) -> Problem | None:
-    """Look for a name in an imported module. One that is still being imported, or makes its names, may yet have it."""
+    """Return the problem of a name that an imported module does not have.
+
+    None if the module is still being imported, or creates names dynamically: it may have the name later.
+    """
     loaded, first = sys.modules[module], name.partition(".")[0]
     spec = getattr(loaded, "__spec__", None)
     known = set(getattr(loaded, "__dict__", ["__getattr__"]))
@@ -246,7 +254,7 @@ def _missing_in_loaded(module: str, name: str) -> Problem | None:
 
 
 def _missing_in_file(spec: ModuleSpec, module: str, name: str) -> Problem | None:
-    """Look for a name in the file of a module that is not imported; also finds out that the file is not Python."""
+    """Return the problem of a name that the file of a module does not have, or of a file that is not valid Python."""
     first = name.partition(".")[0]
     if not spec.origin or not spec.origin.endswith(".py") or _is_submodule(spec, module, first):
         return None
@@ -274,7 +282,7 @@ def _no_such_name(module: str, name: str, names: set[str]) -> Problem:
 
 
 _added: list[str] = []
-"""The folders that `make_importable` has put into the import path, in their order there."""
+"""Folders that `make_importable` has added to the import path, in their order there."""
 
 
 def make_importable(folders: Sequence[Path]) -> None:
@@ -310,11 +318,11 @@ def _holds_path(value: Any) -> bool:
 
 
 CODE_FILE = "code.json"
-"""In a run's folder: which folders held the user's code."""
+"""File in a run's folder with the folders of the user code."""
 
 
 def remember_folders(folder: Path) -> None:
-    """Write down beside what a run or a sweep leaves behind where the user's code was.
+    """Save the folders of the user code in the folder of a run or a sweep.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -323,7 +331,7 @@ def remember_folders(folder: Path) -> None:
 
 
 def remembered_folders(folder: Path) -> list[Path]:
-    """The folders that a config in a run's folder takes its code from; none for other folders."""
+    """Return the folders from which a config in a run's folder imports user code; empty for other folders."""
     try:
         found = json.loads((folder / CODE_FILE).read_bytes())["import_folders"]
         return [Path(each) for each in found if Path(each).is_dir()]
@@ -332,20 +340,20 @@ def remembered_folders(folder: Path) -> list[Path]:
 
 
 def objects_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The Python objects that a dumped config holds in place of import paths, by dotted key of their component."""
+    """Return the Python objects that a dumped config holds in place of import paths, by dotted key of the component."""
     found = ((key, part.get("path")) for key, part in components_in(config) if isinstance(part, Mapping))
     return {key: path for key, path in found if path is not None and not isinstance(path, str)}
 
 
 def user_folders() -> tuple[str, ...]:
-    """The importable folders that hold the user's code rather than Python's own or installed packages."""
+    """Return the importable folders with user code: all except those of Python and of installed packages."""
     installed = tuple(str(Path(prefix).resolve()) for prefix in {sys.prefix, sys.base_prefix})
     folders = dict.fromkeys(_absolute(entry) for entry in sys.path)
     return tuple(folder for folder in folders if not folder.startswith(installed) and Path(folder).is_dir())
 
 
 def _absolute(entry: str) -> str:
-    """The folder of an entry of the import path; the empty one of an interactive Python is the working folder."""
+    """Return the folder of an entry of the import path; an empty entry (interactive Python) is the working folder."""
     try:
         return str(Path(entry).resolve())
     except OSError:  # the working folder was removed

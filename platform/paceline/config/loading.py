@@ -1,4 +1,4 @@
-"""Loads an experiment from its file and overrides, and says everything that is wrong with it at once."""
+"""Loads an experiment from its file and overrides, and reports all problems at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +22,12 @@ from paceline.config.yaml_rules import Dumper
 from paceline.errors import ConfigError, Problem
 
 Overrides = Mapping[str, Any] | Sequence[str]
-"""Dotted keys and their values, or texts of the form `key.path=value`."""
+"""Overrides: dotted keys and their values, or texts of the form `key.path=value`."""
 
 ADDED_ARGUMENTS = {"task": ("model",), "optimizer": ("lr",)}
-"""Section to what its `path` is called with by name beside its `args`."""
+"""Section to the keyword arguments that Paceline adds to the `args` of its `path`."""
 POSITIONAL_ARGUMENTS = {"optimizer": 1, "lr_scheduler": 2}
-"""Section to the number of arguments that its `path` is called with by position."""
+"""Section to the number of positional arguments that Paceline passes to its `path`."""
 
 
 def load_config(
@@ -35,16 +35,16 @@ def load_config(
 ) -> ExperimentConfig:
     """Load an experiment.
 
-    Where a `path:` names user code, the folder of the file and the working folder become importable, after installed
-    packages; for a file that a sweep or a tune-up has left in its folder, also those that it was started with.
+    If a `path:` names user code, the folder of the file and the working folder become importable, after installed
+    packages. For a file in the folder of a sweep or a tune-up, so do the folders that `remember_folders` saved there.
 
     Args:
-        source: a YAML file, or what would stand in it as a mapping.
+        source: a YAML file, or its content as a mapping.
         overrides: changes by dotted key, or texts of the form `key.path=value`.
-        folder: importable beside the working folder, for a mapping that names user code.
+        folder: folder to make importable beside the working folder, for a mapping that names user code.
 
     Raises:
-        ConfigError: the source, the overrides or the config that they make are wrong; with every problem found.
+        ConfigError: the source, the overrides or the resulting config are invalid; with every problem found.
     """
     changes, changed_at, problems = _read_overrides(overrides or {})
     if isinstance(source, Mapping):
@@ -71,14 +71,14 @@ def load_config(
 
 @contextmanager
 def placing(path: str | PathLike[str], overrides: Sequence[str]) -> Iterator[None]:
-    """Tell where in the file, or in which override, what is wrong was written that is only found after loading.
+    """Add places in the file or the overrides to the problems that are found only after loading.
 
     Args:
-        path: the file that `load_config` has read.
-        overrides: those that it was given.
+        path: file that `load_config` has read.
+        overrides: overrides that `load_config` was given.
 
     Raises:
-        ConfigError: the one that is raised within, with the places of its problems.
+        ConfigError: the error raised in the `with` block, with the places of its problems.
     """
     try:
         yield
@@ -96,13 +96,13 @@ def _placed(problem: Problem, places: Places) -> Problem:
 
 
 def overridden(config: ExperimentConfig, overrides: Overrides, before: Mapping[str, Any]) -> ExperimentConfig:
-    """A changed copy of a config whose user code is importable already.
+    """Return a changed copy of a config whose user code is importable already.
 
     Args:
-        before: changes that are made first, by dotted key.
+        before: changes that are applied first, by dotted key.
 
     Raises:
-        ConfigError: the overrides or the config that they make are wrong; with every problem found.
+        ConfigError: the overrides or the resulting config are invalid; with every problem found.
     """
     changes, changed_at, problems = _read_overrides(overrides)
     if problems:
@@ -119,10 +119,10 @@ def overridden(config: ExperimentConfig, overrides: Overrides, before: Mapping[s
 
 
 def dump_yaml(config: ExperimentConfig) -> str:
-    """The resolved config, every field written out; `load_config` reads it back as the same config.
+    """Return the resolved config as YAML with every field; `load_config` reads it back as the same config.
 
     Raises:
-        ConfigError: `args` hold a Python object that no file can.
+        ConfigError: `args` hold a Python object that cannot be written to a file.
     """
     try:
         tree = {key: _selector_first(value) for key, value in config.model_dump(mode="json").items()}
@@ -157,13 +157,14 @@ def _read_overrides(overrides: Overrides) -> tuple[dict[str, Any], dict[str, str
 
 
 def missing_modules(tree: Mapping[str, Any], places: Places | None = None) -> list[Problem]:
-    """What is wrong with how a config tree calls user code; none of it is run.
+    """Return the problems of the import paths and arguments of user code in a config tree, without running the code.
 
-    The module or the name may not be there, or take other arguments. What axes of a sweep set is left to its points.
+    The module or the name may not exist, or take other arguments. Values set by axes of a sweep are not checked here,
+    but for each trial.
 
     Args:
         tree: plain values as in a file, or a dumped config.
-        places: where the values came from, for the places in messages.
+        places: places of the values in the file or the overrides, for messages.
     """
     places = places or Places()
     axes = _axes_of(tree)
@@ -192,7 +193,7 @@ def _about_code(section: str, value: Mapping[str, Any], axes: Sequence[str]) -> 
 
 
 def _axes_of(tree: Mapping[str, Any]) -> list[str]:
-    """The axes of a sweep, as far as the tree has a section of that form."""
+    """Return the axes of a sweep; empty if the tree has no valid section `sweep.space`."""
     sweep = tree.get("sweep")
     space = sweep.get("space") if isinstance(sweep, Mapping) else getattr(sweep, "space", None)
     return [str(axis) for axis in space] if isinstance(space, Mapping) else []

@@ -1,4 +1,4 @@
-"""Monitored metrics that the evaluation cannot report, found before the training starts."""
+"""Finds monitored metrics that the evaluation cannot report, before the training starts."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +10,11 @@ from paceline.errors import Problem
 
 PREFIX = "val/"
 CHOOSE_METRICS = ("task", "metrics", "callbacks")
-"""Sections that decide which metrics there are."""
+"""Sections that determine the reported metrics."""
 
 
 def check_monitors(config: ExperimentSchema) -> Iterator[Disagreement]:
-    """Yield each metric that is watched, or compared by, where no metric of the evaluation can have that name."""
+    """Yield a problem for each monitored or compared metric that the evaluation cannot report."""
     of_task = getattr(config.task, "evaluation_metrics", ())
     if not of_task:
         return  # a custom task: its metrics are known at the first evaluation
@@ -40,7 +40,7 @@ def _monitors(config: ExperimentSchema) -> Iterator[tuple[str, str]]:
 
 
 def _compared_by(config: ExperimentSchema, names: list[str]) -> Iterator[tuple[str, str]]:
-    """What a sweep and a tune-up compare by, where it can only be a metric of the evaluation."""
+    """Yield key and name of the metrics that a sweep and a tune-up compare, if only the evaluation can report them."""
     if not all(type(callback).__module__.startswith("paceline.callbacks.") for callback in config.callbacks):
         return  # a custom callback may log what it likes
     compared = []
@@ -54,6 +54,6 @@ def _compared_by(config: ExperimentSchema, names: list[str]) -> Iterator[tuple[s
 
 
 def _can_be_reported(monitor: str, names: list[str]) -> bool:
-    """True for `val/NAME` and `val/SET/NAME`, also with what a metric that computes a mapping adds: `val/NAME/KEY`."""
+    """Return True for `val/NAME`, `val/SET/NAME`, and `val/NAME/KEY` of a metric that computes a mapping."""
     parts = monitor.removeprefix(PREFIX).split("/")
     return monitor.startswith(PREFIX) and any(part in names for part in parts)

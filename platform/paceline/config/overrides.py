@@ -1,4 +1,4 @@
-"""Changes a config tree by dotted keys: the one door that the command line, sweeps and notebooks go through."""
+"""Changes a config tree by dotted keys, for the command line, sweeps and notebooks alike."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+){0,49}\Z")
 
 
 class ConfigWarning(UserWarning):
-    """A config is valid, but something that was asked for has no effect."""
+    """Warning that a config is valid, but a requested setting has no effect."""
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -40,24 +40,24 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def override_texts(overrides: Mapping[str, Any]) -> list[str]:
-    """Return changes as the command line takes them, such as `data.cache="memory"`."""
+    """Return overrides as command-line arguments, such as `data.cache="memory"`."""
     return [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
 
 
 def place_of(text: str) -> str:
-    """How an override is named in messages."""
+    """Return the place of an override in messages."""
     return f"override {text[:80]!r}"
 
 
 def apply_overrides(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A changed copy of a config tree. Whether its keys and values are right is found by `loading.validate`.
+    """Return a changed copy of a config tree. `experiment.validate` checks its keys and values.
 
-    Sections that are missing are made. A section may be replaced by a mapping. Setting `X.name` or `X.path` of a
-    component switches it: the other selector goes, and so do, with a `ConfigWarning`, the keys that the new component
-    lacks, unless they are overridden too.
+    Missing sections are created. A section may be replaced by a mapping. Setting `X.name` or `X.path` of a component
+    switches it: the other selector is removed, and so are, with a `ConfigWarning`, the keys that the new component does
+    not have, unless they are overridden too.
 
     Raises:
-        ConfigError: a key leads through a single value.
+        ConfigError: a key lies below a field that holds a single value.
     """
     result, problems = edit(tree, overrides)
     if problems:
@@ -66,7 +66,7 @@ def apply_overrides(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 
 
 def edit(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """What `apply_overrides` does, with the problems beside the result."""
+    """Return the tree as changed by `apply_overrides`, and the problems that it would raise."""
     result: dict[str, Any] = copy_tree(tree)
     whole = {key: value for key, value in overrides.items() if "." not in key}
     parts = {key: value for key, value in overrides.items() if "." in key}
@@ -80,20 +80,20 @@ def edit(tree: Mapping[str, Any], overrides: Mapping[str, Any]) -> tuple[dict[st
 
 
 def split_key(key: str) -> Key:
-    """The parts of a dotted key. All that follows `sweep.space` is one part: the name of an axis, dots included."""
+    """Return the parts of a dotted key. The rest after `sweep.space.` is one part, the name of an axis."""
     if key.startswith(AXES):
         return (*AXES[:-1].split("."), key.removeprefix(AXES))
     return tuple(key.split("."))
 
 
 def tree_of(section: Section) -> dict[str, Any]:
-    """The values that were set when a section was made, as plain mappings; defaults are left out."""
+    """Return the values that were set when a section was created, as plain mappings without defaults."""
     chosen = [name for name in type(section).model_fields if name in section.model_fields_set]
     return {name: copy_tree(getattr(section, name)) for name in chosen}
 
 
 def copy_tree(value: Any) -> Any:
-    """A copy of mappings, sections and lists; every other object is taken over as it is."""
+    """Return a copy of mappings, sections and lists; all other objects are not copied."""
     if isinstance(value, Section):
         return tree_of(value)
     if isinstance(value, Mapping):
@@ -111,9 +111,9 @@ def _shallow_first(overrides: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def switch_component(section: str, before: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a component's values without those that do not go with the component that `changes` choose, if any.
+    """Return a component's values without the fields that the component chosen by `changes` does not have.
 
-    The `args` of another function go, too.
+    If `path` changes, the `args` of the old function are removed too.
     """
     chosen = {name: changes[name] for name in SELECTORS if name in changes}
     if not chosen:
@@ -125,7 +125,7 @@ def switch_component(section: str, before: dict[str, Any], changes: Mapping[str,
 
 
 def _prepare_component(tree: dict[str, Any], section: str, names: Sequence[str], overrides: Mapping[str, Any]) -> None:
-    """Give a section that is only now begun its default component, and switch one whose selector is overridden."""
+    """Give a missing section its default component, and switch a section whose selector is overridden."""
     if not names:
         return
     before = tree.get(section)
@@ -157,7 +157,7 @@ def _switched(section: str, before: dict[str, Any], chosen: dict[str, Any], name
 
 
 def _outside() -> int:
-    """The stack level of the first caller outside of this package, so that the warning names the user's line."""
+    """Return the stack level of the first caller outside of `paceline.config`, to name the user's line in a warning."""
     level = 1
     frame = sys._getframe(1)
     while frame.f_back and str(frame.f_globals.get("__name__", "")).startswith("paceline.config"):

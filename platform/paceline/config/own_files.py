@@ -1,4 +1,4 @@
-"""Which files are the user's own: neither Python's, nor of an installed package, nor of this one."""
+"""Detects files of user code: those outside of Python, installed packages and Paceline."""
 
 import sysconfig
 from functools import lru_cache
@@ -9,7 +9,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 @lru_cache(maxsize=4096)
 def is_own(file: str) -> bool:
-    """Whether a file holds the user's code."""
+    """Return True if a file contains user code. IPython cells count too."""
     if file.startswith("<") and not file.startswith("<ipython"):
         return False
     path = Path(file).resolve()
@@ -23,6 +23,6 @@ def _installed() -> tuple[Path, ...]:
 
 
 def shown(file: str, line: int) -> str:
-    """A line of a file as messages name it, below the working folder relative to it."""
+    """Return `file:line` for messages; the path is relative if the file is below the working folder."""
     path = Path(file)
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{line}"

@@ -1,4 +1,4 @@
-"""What the techniques of one's own, in `tuneup.techniques`, make of a config."""
+"""Configs with the custom techniques of `tuneup.techniques`, and their problems."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +9,10 @@ from paceline.errors import ConfigError, Problem
 
 
 def own_techniques(config: ExperimentConfig) -> Iterator[tuple[str, ExperimentConfig]]:
-    """The key of each, such as `tuneup.techniques.mine`, and the config with it. Those that contradict the config are
-    left out: the tune-up says so in its table."""
+    """Yield the key of each custom technique, such as `tuneup.techniques.mine`, and the config with the technique.
+
+    Techniques that contradict the config are left out: the tune-up reports them in its table.
+    """
     for name, overrides in (config.tuneup.techniques if config.tuneup is not None else {}).items():
         try:
             changed = config.with_overrides(overrides)
@@ -20,7 +22,7 @@ def own_techniques(config: ExperimentConfig) -> Iterator[tuple[str, ExperimentCo
 
 
 def missing_in_techniques(config: ExperimentConfig) -> list[Problem]:
-    """What is wrong with how they call user code, as `missing_modules` finds it, and not so without them."""
+    """Return the problems found by `missing_modules` that the config has only with a custom technique."""
     own = missing_modules(config.model_dump())
     found = []
     for key, changed in own_techniques(config):

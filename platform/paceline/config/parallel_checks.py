@@ -1,4 +1,4 @@
-"""What `parallel.*` must agree on with the rest of the config."""
+"""Checks that `parallel.*` is consistent with the rest of the config."""
 
 from collections.abc import Callable, Iterator
 
@@ -67,7 +67,7 @@ def _data_parallel(config: ExperimentSchema) -> Iterator[Disagreement]:
         reason = f"the worker of parallel.strategy data_parallel needs a whole number of at least 2 GPUs, not {gpus}"
         hint = "write gpus_per_worker: 2 or more, or num_workers: 0 for all GPUs of this machine"
         keys = ["scaling.gpus_per_worker", STRATEGY, WORKERS]
-        if gpus == "auto":  # the default, which the user has never seen
+        if gpus == "auto":  # the default, which is not in the user's config
             keys = [keys[1], keys[0], keys[2]]
         yield contradiction(reason, hint, *keys)
     for name in ("activation_checkpointing", "compile"):
@@ -114,7 +114,7 @@ def _divisors(number: int) -> str:
 
 
 def _whole_model(config: ExperimentSchema) -> Iterator[Disagreement]:
-    """What needs the whole model on each worker."""
+    """Yield settings that need the whole model on each worker, which `strategy: pipeline` does not have."""
     if config.parallel.strategy != "pipeline":
         return
     if config.trainer.precision == "16-mixed":
@@ -149,7 +149,7 @@ def _small_buckets(config: ExperimentSchema) -> Iterator[Disagreement]:
 
 
 def _elastic(config: ExperimentSchema) -> Iterator[Disagreement]:
-    """Techniques whose runs cannot continue with another number of workers."""
+    """Yield settings of an elastic run that do not allow the number of workers to change, and an invalid range."""
     fewest, most, parallel = config.scaling.min_workers, config.scaling.num_workers, config.parallel
     if fewest is None:
         return

@@ -1,4 +1,4 @@
-"""What values a saved config can hold: text of valid characters, and finite numbers."""
+"""Checks for values that a saved config can hold: text of valid characters, and finite numbers."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ def check_args(args: dict[str, Any]) -> dict[str, Any]:
     """Refuse numbers and text that cannot be saved, anywhere in the arguments of user code.
 
     Raises:
-        ValidationError: there are some; each with its place below `args`.
+        ValidationError: some values cannot be saved; it has the place of each below `args`.
     """
     found = [InitErrorDetails(type=kind, loc=location, input=value) for kind, location, value in _unsavable(args, ())]
     if found:
@@ -23,10 +23,10 @@ def check_args(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_text(value: Any) -> Any:
-    """Refuse text with a NUL, which neither folders nor addresses nor names may have.
+    """Refuse text with a NUL character, which paths, addresses and names must not contain.
 
     Raises:
-        PydanticKnownError: there is one.
+        PydanticKnownError: the text contains a NUL character.
     """
     if isinstance(value, str) and "\0" in value:
         raise PydanticKnownError("string_unicode")
@@ -50,5 +50,5 @@ def _unsavable(value: Any, location: Location) -> Iterator[tuple[str, Location, 
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates."""
+    """Return True if a text has no lone surrogates."""
     return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into problems: in plain words, with the key, its place in the file and the nearest hint."""
+"""Turns pydantic's errors into problems with a plain reason, the key, its place in the file and a hint."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,21 +45,21 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Places:
-    """Where the values of a tree came from: the file, or overrides over it."""
+    """Places of the values of a tree: the file, or overrides."""
 
     source: Source | None = None
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """Place of each overridden key; empty text for one that came from Python."""
+    """Place of each overridden key; empty for a key set from Python."""
 
     def of(self, key: str) -> str:
-        """The place of a key, or of the nearest one around it."""
+        """Return the place of a key, or of its nearest enclosing key."""
         by_override = self._override(key)
         if by_override is not None:
             return self.overrides[by_override]
         return self.source.place(key) if self.source else ""
 
     def order(self, problem: Problem) -> tuple[int, int, int, str]:
-        """Sorts problems: those of the file by position, then those of overrides as given."""
+        """Return the sort key of a problem: problems of the file by position, then those of overrides as given."""
         by_override = self._override(problem.key)
         if by_override is not None:
             return 1, list(self.overrides).index(by_override), 0, problem.key
@@ -76,7 +76,7 @@ class Places:
 
 
 def explain(errors: Sequence[ErrorDetails], tree: Any, places: Places) -> list[Problem]:
-    """The problems behind pydantic's errors; the several errors of a union's variants are one problem."""
+    """Return the problems behind pydantic's errors; errors of several variants of a union are one problem."""
     keyed = [(_key(error, tree), error) for error in errors]
     keyed.sort(key=lambda pair: dotted(pair[0]))
     found = [_explain_one(key, [e for _, e in group], tree) for key, group in groupby(keyed, key=lambda pair: pair[0])]
@@ -84,7 +84,7 @@ def explain(errors: Sequence[ErrorDetails], tree: Any, places: Places) -> list[P
 
 
 def selector_problems(tree: Any) -> list[Problem]:
-    """Component sections that are chosen by `name` and `path` at once."""
+    """Return a problem for each component section with both `name` and `path`."""
     found = components_in(tree) if isinstance(tree, Mapping) else ()
     sections = {key: value for key, value in found if isinstance(value, Mapping) and not key.startswith("metrics.")}
     reason = "has both name and path, which choose different things"
@@ -97,7 +97,7 @@ def selector_problems(tree: Any) -> list[Problem]:
 
 
 def _key(error: ErrorDetails, tree: Any) -> Key:
-    """The error's location without what pydantic adds to it: tags of unions."""
+    """Return the key of an error: its location without the union tags that pydantic adds."""
     location = error["loc"]
     if len(location) > 1 and location[0] in COMPONENT_SECTIONS:
         location = (location[0], *location[2:])
@@ -218,13 +218,13 @@ def _missing_hint(key: Key, tree: Any) -> str:
 
 
 def _about(key: Key, tree: Any) -> str:
-    """What the documentation of a field says, on one line."""
+    """Return the documentation of a field on one line; empty if it is not known."""
     cls = section_class(tree, key[:-1])
     return " ".join(documentation(cls).get(str(key[-1]), "").split()) if cls else ""
 
 
 def broken_keys(problems: Sequence[Problem], tree: Any) -> list[Key]:
-    """The keys whose values cannot be used; for a component that is not known, its whole section."""
+    """Return the keys with unusable values; for an unknown component, its whole section."""
     keys = [_parts(problem.key, tree) for problem in problems if problem.key]
     unknown = [key[:1] for key in keys if key[0] in COMPONENT_SECTIONS and not _chosen(key[0], tree)]
     sweep: list[Key] = [("sweep",)] if _leaves_no_axis(keys, tree) else []
@@ -232,7 +232,7 @@ def broken_keys(problems: Sequence[Problem], tree: Any) -> list[Key]:
 
 
 def _parts(key: str, tree: Any) -> Key:
-    """The parts of a dotted key, of which one may be the name of an axis, dots included."""
+    """Return the parts of a dotted key; the name of an axis is one part, dots included."""
     parts = tuple(key.split("."))
     if not key.startswith(AXES):
         return parts
@@ -241,7 +241,7 @@ def _parts(key: str, tree: Any) -> Key:
 
 
 def _leaves_no_axis(keys: Sequence[Key], tree: Any) -> bool:
-    """Whether the sweep has to be taken out as a whole for want of an axis that is right."""
+    """Return True if the sweep has no valid axis, so that the whole section has to be removed."""
     return ("sweep", "space") in keys or {key[2] for key in keys if key[:2] == ("sweep", "space")} == set(_axes(tree))
 
 

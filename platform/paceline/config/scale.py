@@ -1,4 +1,4 @@
-"""The section `scale`: what is to be reached, and which batch sizes and numbers of workers are considered."""
+"""The section `scale`: the target metric, and the batch sizes and numbers of workers to consider."""
 
 from typing import Annotated, Literal
 
@@ -10,21 +10,22 @@ from paceline.direction import Direction
 
 
 class ScaleConfig(Section):
-    """What `paceline scale` looks for; `paceline train` and `sweep` pass this section over."""
+    """Target metric, batch sizes and numbers of workers of `paceline scale`; `train` and `sweep` ignore them."""
 
     target: Annotated[dict[Metric, Target], Field(min_length=1, max_length=1)] | None = None
-    """A metric of the evaluation and the value that training is to reach, such as `{val/accuracy: 0.96}`. `null`: the
-    `val/loss` that the config as it is has at its end."""
+    """Metric of the evaluation and the value that training is to reach, such as `{val/accuracy: 0.96}`. `null`: the
+    final `val/loss` of the unchanged config."""
     mode: Direction | None = None
-    """Whether the metric is to be small (`min`) or large (`max`). `null`: follows from the metric's name."""
+    """Direction in which the metric is better: lower (`min`) or higher (`max`). `null`: follows from the metric's
+    name."""
     batch_sizes: Annotated[list[BatchSize], Field(min_length=1)] | Literal["auto"] = "auto"
-    """Global batch sizes that are considered, each 1 to 2^31 - 1. `auto`: the config's own, doubled as far as larger
-    ones are worth it."""
+    """Global batch sizes to consider, each 1 to 2^31 - 1. `auto`: that of the config, doubled as long as larger sizes
+    are worthwhile."""
     workers: Annotated[list[Annotated[int, Field(ge=1, le=65_536)]], Field(min_length=1)] | Literal["auto"] = "auto"
-    """Numbers of workers that are considered, each 1 to 65,536. Only that of `scaling.num_workers` is measured; the
-    others are extrapolated, and marked. `auto`: that number, halved and doubled twice."""
+    """Numbers of workers to consider, each 1 to 65,536. Only `scaling.num_workers` is measured; the results of the
+    others are extrapolated, and marked as such. `auto`: `scaling.num_workers`, halved and doubled twice."""
     budget_seconds: Annotated[float, Field(ge=10, le=1e7)] = 600.0
-    """How long the study may take from its command to its report, 10 to 10^7 seconds. It ends earlier when all is
-    measured."""
+    """Maximum duration of the study, from the command to the report, 10 to 10^7 seconds. It ends earlier when
+    everything is measured."""
     seeds: Annotated[int, Field(ge=2, le=1024)] = 3
-    """With how many seeds the recommendation and the config as it is are trained to the target, 2 to 1024."""
+    """Number of seeds with which the recommendation and the unchanged config are trained to the target, 2 to 1024."""

@@ -1,4 +1,4 @@
-"""What a config keeps secret, and the config as it may be stored."""
+"""Secrets of a config, and a copy of the config that is safe to store."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 def secrets_of(config: "ExperimentConfig") -> tuple[str, ...]:
-    """The values that a config, and the arguments of this command, hold under keys such as `api_key`, and the
-    passwords of their addresses.
+    """Return the secrets of a config and of the arguments of this command: values of keys such as `api_key`, and
+    passwords in addresses.
 
-    One that reads as a name and that the config shows elsewhere is not among them: it would be hidden there as well, in
-    the config, its params and its metrics.
+    A value that looks like a name and also appears elsewhere in the config is left out: otherwise it would be hidden
+    there too, in the config, its params and its metrics.
     """
     tree = config.model_dump(mode="python")
     found = dict.fromkeys([*secrets_in(tree), *secrets_among(sys.argv)])
@@ -24,9 +24,9 @@ def secrets_of(config: "ExperimentConfig") -> tuple[str, ...]:
 
 
 def shareable(config: "ExperimentConfig") -> "ExperimentConfig":
-    """The config as it may be shown, stored or sent to workers: without the credentials of `tracking.uri`.
+    """Return the config without the credentials of `tracking.uri`, safe to show, store or send to workers.
 
-    They are not lost: a resumed run takes them from the config or the environment of the command that resumes it.
+    A resumed run takes the credentials from the config or the environment of the command that resumes it.
     """
     uri = config.tracking.uri
     if uri is None or without_credentials(uri) == uri:

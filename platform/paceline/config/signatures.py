@@ -1,4 +1,4 @@
-"""The arguments that a user's own function or class takes: read from its file, or from itself once it is imported."""
+"""Parameters of functions and classes of user code, read from the file or from the imported object."""
 
 import ast
 import inspect
@@ -16,23 +16,23 @@ from paceline.errors import Problem
 
 @dataclass(frozen=True)
 class Parameters:
-    """What may be given to a call by name."""
+    """Parameters that a call accepts by name."""
 
     names: tuple[str, ...]
     required: tuple[str, ...] = ()
-    """Those without a default."""
+    """Names of the parameters without a default."""
 
 
 def argument_problems(
     target: Any, args: Collection[Any], added: Collection[str] = (), positional: int = 0
 ) -> list[Problem]:
-    """What is wrong with the names of the arguments that a config gives; nothing where that cannot be known.
+    """Return problems of the argument names in a config; empty if the parameters cannot be determined.
 
     Args:
-        target: an import path of the right form, or the Python object itself.
+        target: a valid import path, or the Python object.
         args: names of the arguments in the config.
-        added: names of those that need not be in the config, since somebody else gives them.
-        positional: how many of the first arguments somebody else gives by position.
+        added: names of arguments that need not be in the config, since Paceline or an axis of a sweep provides them.
+        positional: number of leading arguments that Paceline passes by position.
     """
     taken = parameters_of(target)
     if taken is None:
@@ -59,10 +59,10 @@ def _unknown(called: str, name: str, free: list[str], taken: Parameters) -> Prob
 
 
 def parameters_of(target: Any) -> Parameters | None:
-    """What a function or class takes, found without running any of its code.
+    """Return the parameters of a function or class, found without running its code.
 
-    None where that cannot be known: it takes any names, has decorators, or may be another one once its module is
-    imported.
+    None if they cannot be determined: it accepts any names, has decorators, or may be a different object once its
+    module is imported.
     """
     found = definition_of(target) if isinstance(target, str) else target
     return _of_node(found) if isinstance(found, ast.AST) else _of_object(found)
@@ -107,7 +107,7 @@ def _of_object(found: Any) -> Parameters | None:
     if not isinstance(found, FunctionType | MethodType | partial):
         return None
     try:
-        # what is wrapped may be called with other arguments than the wrapper
+        # the wrapped function may take other arguments than the wrapper
         taken = list(inspect.signature(found, follow_wrapped=False).parameters.values())[skipped:]
     except (TypeError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""Reads YAML into plain values, and remembers where each key was written."""
+"""Reads YAML into plain values, and records the position of each key."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -22,35 +22,35 @@ MAX_VALUES = 20_000
 
 
 def dotted(key: Key) -> str:
-    """How a key is written in messages and overrides."""
+    """Return a key as written in messages and overrides, such as `optimizer.lr`."""
     return ".".join(str(part) for part in key)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The tree that a YAML file holds, and the position of every key in it."""
+    """Tree of a YAML file, and the position of every key in it."""
 
     name: str
-    """The file, as the user wrote it."""
+    """Path of the file, as given by the user."""
     tree: dict[str, Any]
     positions: Mapping[str, Position]
-    """By dotted key, of what is written in this file; items of lists are counted from 0."""
+    """Dotted key to its position in this file; list items are counted from 0."""
     parent: "Source | None" = None
-    """The file that this one extends. Its values are in the tree, unless this one has others."""
+    """File that this one extends; None without one. Its values are in `tree`, unless this file overrides them."""
     file: Path | None = None
-    """None for text that is in no file."""
+    """Path of the file; None for text that is not in a file."""
 
     @property
     def chain(self) -> "list[Source]":
-        """This file, the one that it extends, the one that that one extends, and so on."""
+        """This file, the file that it extends, and so on."""
         return [self] if self.parent is None else [self, *self.parent.chain]
 
     def has(self, key: str) -> bool:
-        """True if a key is written in one of the files."""
+        """Return True if a key is written in one of the files."""
         return any(key in source.positions for source in self.chain)
 
     def position(self, key: str) -> Position:
-        """Return where a key is written; for one that is not, its nearest enclosing key."""
+        """Return the position of a key, or of its nearest enclosing key if the key is not written in the files."""
         return self._find(key)[1]
 
     def place(self, key: str) -> str:
@@ -71,16 +71,16 @@ def read_source(path: Path) -> Source:
     """Read a config file.
 
     Raises:
-        ConfigError: there is no such file, or it is not YAML that a config can be; with all that is wrong.
+        ConfigError: the file does not exist, or is not a valid YAML mapping; with every problem found.
     """
     return replace(read_text(_text_of(path), str(path)), file=path)
 
 
 def read_text(text: str, name: str) -> Source:
-    """Read the text of a config file; `name` stands for the file in messages.
+    """Read the text of a config file; messages call the file `name`.
 
     Raises:
-        ConfigError: it is not YAML that a config can be; with all that is wrong.
+        ConfigError: the text is not a valid YAML mapping; with every problem found.
     """
     reader = _Reader(lambda at: f"{name}:{at[0]}:{at[1]}")
     tree = reader.read(text)
@@ -95,10 +95,10 @@ def read_text(text: str, name: str) -> Source:
 
 
 def read_value(text: str, place: str) -> Any:
-    """Read the value of an override by the same rules; `place` stands for it in messages.
+    """Read the value of an override by the same rules; messages give `place` as its place.
 
     Raises:
-        ConfigError: it is not YAML.
+        ConfigError: the text is not valid YAML.
     """
     reader = _Reader(lambda _: place)
     value = reader.read(text)
@@ -140,12 +140,12 @@ def _near_file(path: Path) -> str:
 
 
 class _TooMuchError(Exception):
-    """The document is larger, through its aliases, than any config is."""
+    """Raised if a document has more than `MAX_VALUES` values, counted with its aliases expanded."""
 
 
 @dataclass
 class _Reader:
-    """Walks the nodes of one document, and notes positions and everything that is wrong on the way."""
+    """Converts the nodes of one document to values, and collects positions and problems."""
 
     place: Callable[[Position], str]
     problems: list[Problem] = field(default_factory=list)
@@ -154,11 +154,11 @@ class _Reader:
     open_nodes: list[int] = field(default_factory=list)
 
     def report(self, code: str, at: Position, key: Key, reason: str, hint: str = "") -> None:
-        """Note a problem."""
+        """Add a problem."""
         self.problems.append(Problem(code, reason, dotted(key), self.place(at), hint))
 
     def read(self, text: str) -> Any:
-        """The document as plain values; None when it is empty or no YAML at all."""
+        """Return the document as plain values; None if it is empty or not valid YAML."""
         try:
             node = Loader(text).get_single_node()
             return None if node is None else self._value(node, ())
@@ -284,7 +284,7 @@ _HINT = [
 
 
 def _begins_line(mark: yaml.Mark) -> bool:
-    """Whether only blanks stand before a place on its line."""
+    """Return True if only whitespace precedes a position on its line."""
     return mark.buffer is not None and not mark.buffer[mark.pointer - mark.column : mark.pointer].strip()
 
 

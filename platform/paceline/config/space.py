@@ -12,13 +12,13 @@ from paceline.config.base import Section
 from paceline.config.hints import nearest, show
 
 AXES = "sweep.space."
-"""What the keys of axes begin with; all that follows is the name of the axis, dots included."""
+"""Prefix of the keys of axes; everything after it is the name of the axis, dots included."""
 AXIS_ERROR = "axis"
 """Type of the pydantic errors about axes; their context has the `reason` and the `hint`."""
 LARGEST = 10**60
-"""Size of the largest number. The whole numbers of a config file have 64 digits at most."""
+"""Largest absolute value of a number. Whole numbers in a config file have at most 64 digits."""
 LARGEST_WHOLE = 2**63 - 1
-"""Size of the largest bound of `randint`."""
+"""Largest absolute value of a bound of `randint`."""
 
 Number = int | float
 _Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -28,12 +28,12 @@ _AsWritten = Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | _Finite
 
 
 def refused(reason: str, hint: str = "") -> PydanticCustomError:
-    """The error of a validator that refuses an axis, or the space as a whole."""
+    """Return the error with which a validator rejects an axis or the whole space."""
     return PydanticCustomError(AXIS_ERROR, "{reason}", {"reason": reason, "hint": hint})
 
 
 def _bounds(name: str, check: Callable[[str, list[Number]], None], longest: int = 2) -> Any:
-    """A validator of a range's bounds: two numbers in order, and what `check` asks for besides."""
+    """Return a validator of a range's bounds: two ascending numbers that also pass `check`."""
 
     def validate(value: Any) -> Any:
         _check_form(name, value, longest)
@@ -61,7 +61,7 @@ def _check_form(name: str, value: Any, longest: int) -> None:
 
 
 def _anything(name: str, bounds: list[Number]) -> None:
-    """No more is asked for."""
+    """Accept all bounds."""
 
 
 def _has_logarithm(name: str, bounds: list[Number]) -> None:
@@ -90,76 +90,76 @@ def _is_whole(name: str, bounds: list[Number]) -> None:
 
 
 class Range(Section):
-    """Numbers that an axis may take, and how likely each is."""
+    """Distribution of the numbers of an axis."""
 
     def sample(self, rng: Random) -> Number:
-        """One of the numbers, drawn with `rng`."""
+        """Return a number drawn with `rng`."""
         raise NotImplementedError
 
     @property
     def bounds(self) -> tuple[Number, Number]:
-        """The lowest and the highest number that can be drawn."""
+        """Lowest and highest number that can be drawn."""
         raise NotImplementedError
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the numbers are whole ones."""
+        """True if all numbers are whole numbers."""
         return all(isinstance(bound, int) for bound in self.bounds)
 
 
 class Uniform(Range):
-    """Any number from the first to the second bound, all of them alike."""
+    """Uniform distribution between two bounds."""
 
     uniform: Annotated[list[_Finite], Field(min_length=2, max_length=2), _bounds("uniform", _anything)]
-    """The lowest and the highest number, -10^60 to 10^60."""
+    """Lowest and highest number, -10^60 to 10^60."""
 
     def sample(self, rng: Random) -> float:
-        """A number between the bounds."""
+        """Return a number between the bounds."""
         return rng.uniform(*self.bounds)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """As written."""
+        """Lower and upper bound, as written."""
         return self.uniform[0], self.uniform[1]
 
 
 class LogUniform(Range):
-    """Any number from the first to the second bound, each order of magnitude alike."""
+    """Log-uniform distribution between two bounds: each order of magnitude is equally likely."""
 
     loguniform: Annotated[list[_Positive], Field(min_length=2, max_length=2), _bounds("loguniform", _has_logarithm)]
-    """The lowest and the highest number, above 0 and at most 10^60."""
+    """Lowest and highest number, above 0 and at most 10^60."""
 
     def sample(self, rng: Random) -> float:
-        """A number between the bounds."""
+        """Return a number between the bounds."""
         low, high = self.bounds
         drawn = math.exp(rng.uniform(math.log(low), math.log(high)))
         return min(max(drawn, low), high)
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """As written."""
+        """Lower and upper bound, as written."""
         return self.loguniform[0], self.loguniform[1]
 
 
 class QUniform(Range):
-    """The first bound, and what lies a whole number of steps above it, up to the second bound: all of them alike."""
+    """Uniform distribution over a grid: the first bound plus whole multiples of a step, up to the second bound."""
 
     quniform: Annotated[list[_AsWritten], Field(min_length=2, max_length=3), _bounds("quniform", _has_step, longest=3)]
-    """The lowest and the highest number, -10^60 to 10^60, and the step between two numbers, above 0; a step of 1
-    where it is left out. Whole numbers are drawn where all three are written as whole numbers."""
+    """Lowest and highest number, -10^60 to 10^60, and the step between two numbers, above 0. The step is 1 if left out.
+    Whole numbers are drawn if all three are written as whole numbers."""
 
     def sample(self, rng: Random) -> Number:
-        """A number of the grid."""
+        """Return a number of the grid."""
         return self._at(rng.randint(0, self._steps()))
 
     @property
     def bounds(self) -> tuple[Number, Number]:
-        """As written, but for an upper one that lies between two numbers of the grid."""
+        """Lower bound as written, and the highest number of the grid, which may be below the upper bound."""
         return self.quniform[0], self._at(self._steps())
 
     @property
     def step(self) -> Number:
-        """Distance between two numbers."""
+        """Distance between two numbers of the grid."""
         return self.quniform[2] if len(self.quniform) == 3 else 1
 
     def _steps(self) -> int:
@@ -174,18 +174,18 @@ class QUniform(Range):
 
 
 class RandInt(Range):
-    """Any whole number from the first bound, included, to the second, which is not, as in Ray Tune: all alike."""
+    """Uniform distribution of whole numbers from the first bound up to, but without, the second, as in Ray Tune."""
 
     randint: Annotated[list[_Whole], Field(min_length=2, max_length=2), _bounds("randint", _is_whole)]
-    """The lowest number and the one after the highest, -(2^63 - 1) to 2^63 - 1."""
+    """Lowest number, and the highest number plus 1, -(2^63 - 1) to 2^63 - 1."""
 
     def sample(self, rng: Random) -> int:
-        """A whole number; never the second bound."""
+        """Return a whole number, never the second bound."""
         return rng.randrange(*self.randint)
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The lowest and the highest number that can be drawn: the second is one below what is written."""
+        """Lowest and highest number that can be drawn; the highest is one below the written bound."""
         return self.randint[0], self.randint[1] - 1
 
 
@@ -232,10 +232,10 @@ def _check_values(values: list[Any]) -> list[Any]:
 
 
 def meaning(value: Any) -> Hashable:
-    """What values that say the same have in common.
+    """Return a hashable key that is equal for values with the same meaning, such as 1 and 1.0.
 
     Raises:
-        PydanticCustomError: no file can hold the value.
+        PydanticCustomError: the value cannot be written to a config file.
     """
     if value is None or type(value) is bool:
         return "constant", value
@@ -252,7 +252,7 @@ def meaning(value: Any) -> Hashable:
 
 
 def _variant(value: Any) -> str | None:
-    """The tag of the variant that an axis of the right form is of."""
+    """Return the union tag of an axis of valid form; None for an unknown range."""
     if isinstance(value, list):
         return "Values"
     cls = type(value) if isinstance(value, Range) else RANGES.get(next(iter(value), "")) if value else None
@@ -268,4 +268,4 @@ Axis = Annotated[
     Discriminator(_variant),
     BeforeValidator(_check_axis),
 ]
-"""A list of values, or a mapping of one of `uniform`, `loguniform`, `quniform` and `randint` to its bounds."""
+"""Axis: a list of values, or a mapping of `uniform`, `loguniform`, `quniform` or `randint` to its bounds."""

@@ -1,4 +1,4 @@
-"""The section `sweep`: what is tried out, how it is searched, and when it ends."""
+"""The section `sweep`: search space, search algorithm, scheduler and stop conditions."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,14 +19,14 @@ WITH_SCHEDULER = NotWith("sweep.scheduler", "none")
 
 
 class StopConfig(Section):
-    """What ends a trial or the whole sweep before its time."""
+    """Conditions that end a trial or the whole sweep early."""
 
     target: Target | None = None
-    """The sweep ends as soon as a trial's first metric is as good as this, -10^20 to 10^20. `null` disables."""
+    """Value of the first metric, -10^20 to 10^20: the sweep ends as soon as a trial reaches it. `null` disables."""
     trial_seconds: Seconds | None = None
-    """A trial ends after so much time on its workers, above 0 to 10^9 seconds. `null` disables."""
+    """Maximum time of a trial on its workers, above 0 to 10^9 seconds. `null` disables."""
     wall_seconds: Seconds | None = None
-    """The sweep ends after so much time, above 0 to 10^9 seconds; what is running then can be resumed. `null`
+    """Maximum duration of the sweep, above 0 to 10^9 seconds. Trials that are running then can be resumed. `null`
     disables."""
 
 
@@ -37,90 +37,93 @@ def _check_space(value: Any) -> Any:
 
 
 class SweepConfig(Section):
-    """Many trials of the experiment: `paceline sweep` runs them, `paceline train` passes this section over."""
+    """Many trials of the experiment, run by `paceline sweep`. `paceline train` ignores this section."""
 
     space: Annotated[Annotated[dict[str, Axis], Field(min_length=1)], BeforeValidator(_check_space)]
-    """What is tried out: dotted keys of this config, such as `optimizer.lr`, each with a list of values, or with a
-    range: `{uniform: [a, b]}`, `{loguniform: [a, b]}`, `{quniform: [a, b, step]}`, or `{randint: [a, b]}`, which
-    leaves out `b`. A whole section, such as `model`, takes mappings as values."""
+    """Search space: dotted keys of this config, such as `optimizer.lr`, each with a list of values or a range. Ranges
+    are `{uniform: [a, b]}`, `{loguniform: [a, b]}`, `{quniform: [a, b, step]}` and `{randint: [a, b]}`, which excludes
+    `b`. A whole section, such as `model`, takes mappings as values."""
     metric: Metric | Annotated[list[Metric], Field(min_length=1)] = "val/loss"
-    """What trials are compared by: a metric as it is recorded, such as `val/accuracy`, or a list of them, by which the
-    trials win that no other one beats in all of them."""
+    """Metric by which trials are compared, as it is recorded, such as `val/accuracy`. With a list of metrics, the best
+    settings are the Pareto front: no other setting is at least as good in all metrics and better in one."""
     mode: Direction | list[Direction] | None = None
-    """Whether the metric is to be as small (`min`) or as large (`max`) as possible; a list for a list of metrics.
+    """Direction of the search: minimize (`min`) or maximize (`max`) the metric; a list for a list of metrics.
     `null`: `min` for a metric with `loss`, `error`, `perplexity`, `seconds`, `bytes`, `joules` or `wait` in its name,
     else `max`."""
     constraints: dict[Metric, Limit] | None = None
-    """Limits that the best trial has to keep, by metric: `<=`, `<`, `>=` or `>` and a number, such as
+    """Constraints that the best trial has to satisfy, by metric: `<=`, `<`, `>=` or `>` and a number, such as
     `{val/loss: "< 0.5"}`. Metrics in bytes take B, KiB, MiB, GiB, TiB, KB, MB, GB and TB, as in
     `{peak_memory_bytes: "<= 8GiB"}`, metrics in seconds ms, s, min and h. A finished trial without the metric breaks
     the constraint. `null` disables."""
     search: Literal["grid", "random", "scale", "optuna"] = "grid"
-    """Which trials are run: all combinations of the lists (`grid`), `num_samples` that are drawn (`random`), as many
-    along the valley in which the learning rate follows the batch size by the optimizer's rule, within a factor of 4
-    (`scale`, with the axes `data.global_batch_size` and `optimizer.lr`), or `num_samples` each of which is chosen from
-    the results of those before it (`optuna`)."""
+    """Search algorithm. `grid`: all combinations of the lists. `random`: `num_samples` random settings. `scale`:
+    `num_samples` settings whose learning rate follows the batch size by the optimizer's rule, within a factor of 4
+    (needs the axes `data.global_batch_size` and `optimizer.lr`). `optuna`: `num_samples` settings, each chosen from the
+    results of earlier trials."""
     scheduler: Literal["none", "asha", "median", "pbt"] = "none"
-    """Which trials end early. `asha`: at each rung those that are not among the best 1 / `rung_factor`. `median`: those
-    that are worse than the median of the others so far. `pbt`: none; the worst continue from the state of the best,
-    with changed values. `none`: all are trained to the end."""
+    """Early stopping of trials. `asha`: at each rung, stops the trials that are not among the best 1 / `rung_factor`.
+    `median`: stops trials that are worse than the median of the others so far. `pbt`: stops none; the worst trials
+    continue from the state of the best, with changed values. `none`: all trials are trained to the end."""
     budget_unit: Annotated[Literal["samples", "epochs", "seconds"], WITH_SCHEDULER] = "samples"
-    """What rungs are measured in: training samples, epochs, or seconds on the workers. Needs a `scheduler`."""
+    """Unit of the rungs: training samples, epochs, or seconds on the workers. Needs a `scheduler`."""
     first_rung: Annotated[Annotated[float, Field(gt=0, le=1e15)] | None, WITH_SCHEDULER] = None
-    """In `budget_unit`, above 0 to 10^15: with `asha` where trials are first compared, with `median` and `pbt` the
-    distance between two comparisons. `null`: the whole length of the training divided by `rung_factor` squared (`asha`)
-    or by 10; it has to be given where that length is not known before the data are loaded, and in seconds."""
+    """First rung in `budget_unit`, above 0 to 10^15. `asha`: the length at which trials are first compared. `median`,
+    `pbt`: the distance between two comparisons. `null`: the length of the training divided by `rung_factor` squared
+    (`asha`) or by 10. Required if that length is not known before the data are loaded, and with seconds."""
     rung_factor: Annotated[
         float,
         Field(ge=1.1, le=1e6),
         WITH_SCHEDULER,
         NotWith("sweep.scheduler", "median", "pbt", because="only asha has rungs farther and farther apart"),
     ] = 3.0
-    """`asha` keeps the best 1 / `rung_factor` of the trials at each rung, and the next rung is `rung_factor` times as
-    far; 1.1 to 10^6."""
+    """Reduction factor of `asha`, 1.1 to 10^6: each rung keeps the best 1 / `rung_factor` of the trials, and the next
+    rung is `rung_factor` times as far."""
     num_samples: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    """How many settings `random`, `scale` and `optuna` try, 1 to 10,000; with `pbt` the size of the population. `null`
-    with `grid`, where it follows from the lists."""
+    """Number of settings that `random`, `scale` and `optuna` try, 1 to 10,000; with `pbt`, the size of the population.
+    `null`: only with `grid`, where it follows from the lists."""
     seeds: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """How often each setting is repeated, 1 to 10,000: with the config's `seed`, the number after it, and so on."""
+    """Number of trials of each setting, 1 to 10,000: with the config's `seed`, `seed` + 1, and so on."""
     slots: Annotated[int, Field(ge=1, le=65_536)] | Auto = "auto"
-    """How many trials run at the same time, each on workers of its own, 1 to 65,536. `auto`: as many as there is room
-    for."""
+    """Number of trials that run at the same time, each on its own workers, 1 to 65,536. `auto`: as many as the
+    resources allow."""
     max_failures_per_trial: Annotated[int, Field(ge=0, le=10**6)] = 3
-    """How often a trial whose workers were lost resumes from its newest checkpoint, 0 to 10^6. 0 disables."""
+    """Maximum number of times that a trial resumes from its newest checkpoint after it lost its workers, 0 to 10^6. 0
+    disables."""
     isolation: Literal["shared", "process"] = "shared"
-    """Whether a slot's processes take trial after trial (`shared`), or each trial gets new ones (`process`), which
-    takes longer."""
+    """Isolation of trials. `shared`: the processes of a slot run one trial after the other. `process`: each trial gets
+    new processes, which takes longer."""
     invalid: Literal["refuse", "skip"] = "refuse"
-    """What is done about trials that are not a valid config: `refuse` to begin, or `skip` them."""
+    """Behaviour if the config of a trial is not valid. `refuse`: the sweep does not start. `skip`: the trial is
+    skipped."""
     device_memory_gib: Annotated[float, Field(gt=0, le=1e6)] | None = None
-    """Memory of a worker's device in GiB, above 0 to 10^6: trials that are predicted to take more (`paceline plan`) are
-    left out, as `predicted_oom`, unless the prediction's error decides it. `null`: nothing is left out."""
+    """Memory of a worker's device in GiB, above 0 to 10^6. Trials that are predicted to need more (`paceline plan`) are
+    left out as `predicted_oom`, unless the difference is within the error of the prediction. `null`: all trials are
+    run."""
     stop: StopConfig = StopConfig()
-    """What ends a trial or the sweep before its time."""
+    """Conditions that end a trial or the sweep early."""
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics as a list."""
+        """Metrics as a list."""
         return [self.metric] if isinstance(self.metric, str) else self.metric
 
     @property
     def objectives(self) -> list[tuple[str, Direction]]:
-        """Each metric, and whether it is to be small or large."""
+        """Each metric and its direction, `min` or `max`."""
         modes = [self.mode] if isinstance(self.mode, str) else self.mode or map(default_mode, self.metrics)
         return list(zip(self.metrics, modes, strict=True))
 
     @property
     def limits(self) -> list[Constraint]:
-        """The constraints, ready to be compared with values."""
+        """Parsed constraints."""
         return [Constraint.parse(metric, limit) for metric, limit in (self.constraints or {}).items()]
 
     @property
     def lists(self) -> dict[str, list[Any]]:
-        """The axes that are lists of values."""
+        """Axes that are lists of values, by name."""
         return {name: axis for name, axis in self.space.items() if isinstance(axis, list)}
 
     @property
     def ranges(self) -> dict[str, Range]:
-        """The axes that values are drawn from."""
+        """Axes that are ranges, by name."""
         return {name: axis for name, axis in self.space.items() if isinstance(axis, Range)}

@@ -1,4 +1,4 @@
-"""What `sweep.*` must agree on with itself and with the rest of the config."""
+"""Checks that `sweep.*` is consistent with itself and with the rest of the config."""
 
 from collections.abc import Callable, Iterator
 from math import prod
@@ -17,19 +17,19 @@ from paceline.config.sweep import SweepConfig
 from paceline.errors import Problem
 
 LARGEST_SWEEP = 10_000
-"""Trials of the largest sweep."""
+"""Largest number of trials of a sweep."""
 SPACE, SEARCH, SCHEDULER, SAMPLES = "sweep.space", "sweep.search", "sweep.scheduler", "sweep.num_samples"
 METRIC, MODE, SEEDS, FIRST_RUNG = "sweep.metric", "sweep.mode", "sweep.seeds", "sweep.first_rung"
 CONSTRAINTS = "sweep.constraints"
 BATCH_AXIS, LR_AXIS = "data.global_batch_size", "optimizer.lr"
-"""The axes of `search: scale`."""
+"""Axes of `search: scale`."""
 NOT_COMPUTED = ("name", "storage", "tracking", "checkpoint", "sweep", "scale", "tuneup")
-"""What decides where and how trials are kept, and nothing of what they compute."""
+"""Sections and fields that decide how trials are stored and recorded, without effect on the numerics."""
 PBT_SECTIONS = ("optimizer", "lr_scheduler")
 
 
 def axis_key(axis: str) -> str:
-    """The dotted key of an axis."""
+    """Return the dotted key of an axis."""
     return f"{SPACE}.{axis}"
 
 
@@ -47,7 +47,7 @@ def _axes_exist(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
 
 
 def _trees(config: ExperimentSchema, sweep: SweepConfig, key: Key) -> Iterator[dict[str, Any]]:
-    """The sections among which the key of an axis is looked for: the config's own, and those that axes choose."""
+    """Yield the trees in which the key of an axis may exist: the config, also with each component that axes choose."""
     own = {name: getattr(config, name) for name in type(config).model_fields}
     yield own
     for selector in ("name", "path"):
@@ -163,7 +163,7 @@ def _size(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagreement
 
 
 def _points(sweep: SweepConfig) -> int | None:
-    """How many points there are, seeds not counted; None where that is not known."""
+    """Return the number of settings, without seeds; None if it is not known."""
     if sweep.search != "grid":
         return sweep.num_samples
     return None if sweep.ranges else prod(len(values) for values in sweep.lists.values())
@@ -202,9 +202,9 @@ def _population(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
 
 
 def _goes_on(config: ExperimentSchema, sweep: SweepConfig, axis: str) -> bool:
-    """Whether a training can continue with another value of an axis."""
+    """Return True if a training can continue with another value of an axis."""
     if axis == "optimizer.lr_scaling":
-        # whose running means are a part of the state
+        # its running means are part of the state
         return "adascale" not in [config.optimizer.lr_scaling, *sweep.lists.get(axis, [])]
     section, _, name = axis.partition(".")
     own = {part: getattr(config, part) for part in PBT_SECTIONS}
@@ -239,4 +239,4 @@ def _sweep(config: ExperimentSchema) -> Iterator[Disagreement]:
 
 
 SWEEP_CHECKS = (_sweep,)
-"""Each yields what disagrees in a config."""
+"""Checks of `sweep.*`; each yields the contradictions in a config."""

@@ -1,5 +1,4 @@
-"""What `tuneup.only` and `tuneup.skip` may name: the techniques that `paceline tuneup` knows, and the fixes of a
-bottleneck."""
+"""Names allowed in `tuneup.only` and `tuneup.skip`: the techniques of `paceline tuneup`, and fixes of bottlenecks."""
 
 import re
 
@@ -15,17 +14,17 @@ TECHNIQUES = (
     *("exchange-bf16", "exchange-fp16", "buckets-5", "buckets-100", "static-graph", "bucket-view", "fsdp"),
     *("checkpointing-selective", "checkpointing-full", "accumulation-2"),
 )
-"""All of them, also those that are not applicable to most models."""
+"""All techniques, including those that are not applicable to most models."""
 BOTTLENECKS = ("data", "small-batch", "synchronisation", "communication", "straggler", "logging", "compute")
-"""What the fixes are of: the first of them is called `fix-data-1`."""
+"""Bottlenecks that fixes are named after: the first fix of `data` is `fix-data-1`."""
 _FIX = re.compile(rf"fix-({'|'.join(BOTTLENECKS)})-[1-9][0-9]*")
 
 
 def is_technique(name: str) -> bool:
-    """Whether a technique may have this name, on some model and some machine."""
+    """Return True if a technique can have this name, on any model and machine."""
     return name in TECHNIQUES or _FIX.fullmatch(name) is not None
 
 
 def all_names() -> list[str]:
-    """The names to choose from when one is misspelt."""
+    """Return all known names, for hints about misspelt ones."""
     return [*TECHNIQUES, *(f"fix-{kind}-1" for kind in BOTTLENECKS)]

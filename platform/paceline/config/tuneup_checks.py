@@ -1,4 +1,4 @@
-"""What `tuneup.*` must agree on with itself and with the rest of the config."""
+"""Checks that `tuneup.*` is consistent with itself and with the rest of the config."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from paceline.errors import Problem
 
 TECHNIQUES, SEEDS = "tuneup.techniques", "tuneup.seeds"
 NOT_COMPUTED = ("name", "seed", "storage", "sweep", "scale", "tuneup")
-"""What says where a training is kept, or what it begins with, and nothing of how it is computed."""
+"""Sections and fields without effect on the training computation: name, seed, storage and other commands."""
 OF_THE_WORKERS = "scaling"
 MAY_CHANGE = "scaling.max_failures"
-"""The one field of that section that needs no other workers."""
+"""Only field of `scaling` that does not need other workers."""
 
 
 def _tuneup(config: ExperimentSchema) -> Iterator[Disagreement]:
@@ -55,8 +55,7 @@ def _is_object(value: Any) -> bool:
 
 
 def _tree(config: ExperimentSchema, overrides: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """The sections among which a key is looked for: the config's own, or a component that the technique itself
-    chooses."""
+    """Return the tree in which the key of a technique must exist: the config, with the technique's component if any."""
     own = {name: getattr(config, name) for name in type(config).model_fields}
     chosen = {name: overrides[f"{section}.{name}"] for name in ("name", "path") if f"{section}.{name}" in overrides}
     return {**own, section: chosen} if chosen else own
@@ -81,4 +80,4 @@ def _named(tuneup: TuneupConfig) -> Iterator[Disagreement]:
 
 
 TUNEUP_CHECKS = (_tuneup,)
-"""Each yields what disagrees in a config."""
+"""Checks of `tuneup.*`; each yields the contradictions in a config."""

@@ -1,4 +1,4 @@
-"""How plain YAML text becomes a value: YAML 1.2's few rules instead of PyYAML's 1.1.
+"""Conversion of plain YAML scalars to values by the rules of YAML 1.2 instead of PyYAML's YAML 1.1.
 
 `1e-3` is a number; `on`, `off`, `yes` and `no`, dates, `1:30` and numbers with leading zeros are text.
 """
@@ -27,7 +27,7 @@ _RULES = [
 ]
 
 LONGEST_NUMBER = 64
-"""Characters of a whole number; Python refuses to print much longer ones."""
+"""Maximum number of characters of a whole number; Python refuses to print much longer ones."""
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
@@ -62,7 +62,7 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     _PREFIX + "float": _read_float,
     _PREFIX + "str": str,
 }
-"""How a scalar of each allowed tag is read; each raises ValueError for text that is not such a value."""
+"""Parser of the scalars of each allowed tag; raises ValueError for text that is not a valid value."""
 
 
 class Loader(yaml.SafeLoader):
@@ -73,7 +73,11 @@ class Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next node of the document."""
+        """Return the next node of the document.
+
+        Raises:
+            MarkedYAMLError: it is nested deeper than `max_depth` levels.
+        """
         self.depth += 1
         if self.depth > self.max_depth:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
@@ -85,7 +89,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes YAML that these rules and those of YAML 1.1 read the same way: text like `off` and `1e-3` is quoted."""
+    """Writes YAML that has the same meaning in YAML 1.1 and 1.2: text such as `off` and `1e-3` is quoted."""
 
     yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
         start: _resolvers().get(start, []) + yaml.SafeDumper.yaml_implicit_resolvers.get(start, [])
@@ -93,5 +97,5 @@ class Dumper(yaml.SafeDumper):
     }
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Never write anchors: equal values are written out each time."""
+        """Return True: anchors are never written, equal values are written out each time."""
         return True

@@ -1,4 +1,4 @@
-"""How photographs of any size become model inputs of one size."""
+"""Transforms that turn photographs of any size into model inputs of one size."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _MARGIN = 256 / 224
 
 
 def training_transform(size: int, augmentation: PhotoAugmentationConfig) -> v2.Compose:
-    """From a PIL image to float32 of shape [3, size, size], with torch's global generator for what is random."""
+    """Return the transform from a PIL image to float32 [3, size, size]. It draws from torch's global generator."""
     cut: list[Any] = [v2.RandomResizedCrop(size, antialias=True)] if augmentation.random_resized_crop else _centre(size)
     flip = [v2.RandomHorizontalFlip()] if augmentation.horizontal_flip else []
     return v2.Compose([v2.RGB(), *cut, *flip, *_to_inputs()])

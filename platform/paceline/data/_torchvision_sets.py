@@ -1,4 +1,4 @@
-"""What must be known of torchvision's classification sets, so that a config is checked without importing torchvision.
+"""Tables of torchvision's classification sets, so that a config can be checked without importing torchvision.
 
 A test compares the tables with torchvision itself.
 """
@@ -12,7 +12,7 @@ from paceline.config.data import Sizes
 
 @dataclass(frozen=True)
 class TorchvisionSource:
-    """One of torchvision's data sets: how it spells its two parts, and how many samples they hold."""
+    """One of torchvision's data sets: the arguments that select its two parts, and their numbers of samples."""
 
     train: Mapping[str, Any]
     """Keyword arguments that choose the training part."""
@@ -20,10 +20,10 @@ class TorchvisionSource:
     """Keyword arguments that choose the validation part; None when the set comes in one piece."""
     sizes: Sizes
     mean: tuple[float, ...] = ()
-    """Of each channel, for pixels in [0, 1]; empty for photographs, which take ImageNet's."""
+    """Mean of each channel, for pixels in [0, 1]; empty for photographs, which are normalised with ImageNet's."""
     std: tuple[float, ...] = ()
     downloads: bool = True
-    """Whether the class has a `download` argument."""
+    """True if the class has a `download` argument."""
 
 
 def _flagged(sizes: Sizes, mean: tuple[float, ...], std: tuple[float, ...], **fixed: Any) -> TorchvisionSource:

@@ -1,4 +1,4 @@
-"""What every data set's config offers: it builds the two sets."""
+"""Base class of the data configs, which build the training and validation sets."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,9 +29,9 @@ class DataSets:
     train: Any
     """Map-style data set, or an `IterableDataset`."""
     validation: "Mapping[str, Any]"
-    """Map-style data sets by name. The name of an only one is empty text."""
+    """Map-style data sets by name. A single set has the empty name."""
     test: Any = None
-    """Map-style data set for `paceline evaluate`; training never looks at it."""
+    """Map-style data set for `paceline evaluate`; training never reads it."""
     collate_fn: "Callable[[list[Any]], Any] | None" = None
     """Makes a batch of a list of samples. None: the data set's own `collate_fn`, else torch's default."""
     sampler: Any = None

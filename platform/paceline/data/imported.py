@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SPLIT = "Split one data set with torch.utils.data.random_split, or return (dataset, []) to train without validation"
 KEYS = ("train", "validation", "test", "collate_fn", "sampler")
-"""What a mapping may hold that the user's builder returns."""
+"""Keys of a mapping that the user's builder may return."""
 
 
 class CalledDataConfig(Called, DataConfig):
@@ -78,7 +78,7 @@ class ImportedDataConfig(Imported, CalledDataConfig):
 
 
 def _kind(found: Any) -> str:
-    """What a builder returned, such as `TensorDataset` or `tuple of 3`."""
+    """Describe the value that a builder returned, such as `TensorDataset` or `tuple of 3`."""
     if isinstance(found, Mapping):
         return f"a mapping with {', '.join(map(str, found)) or 'nothing'}"
     return f"{type(found).__name__} of {len(found)}" if isinstance(found, tuple | list) else type(found).__name__

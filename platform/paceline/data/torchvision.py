@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class TorchvisionDataConfig(DataConfig):
-    """What both kinds have in common."""
+    """Fields that both kinds of torchvision data sets share."""
 
     root: Annotated[str, Field(min_length=1)] = "data"
     """Folder that holds the files, relative to the working folder; torchvision decides on the names within."""
     download: bool = True
-    """Download what is not there. `false`: files that are missing are an error."""
+    """Download missing files. `false`: missing files are an error."""
 
     def places(self) -> list[str]:
         """The folder with the files, where nothing is downloaded into it."""
@@ -68,8 +68,8 @@ class SmallTorchvisionConfig(TorchvisionDataConfig):
 class PhotoTorchvisionConfig(TorchvisionDataConfig):
     """Photographs, read from disk one by one; float32 of 3 channels, normalised with ImageNet's mean and deviation.
 
-    Where a set has a part of its own for validation, that is the one taken, else the test part; a set in one piece
-    keeps a fixed fifth for validation. `Places365` is the one with small images.
+    Validation uses the set's validation part, else its test part. Of a set without parts, a fixed fifth is used for
+    validation. Of `Places365`, the version with small images is used.
     """
 
     name: Literal[

@@ -20,7 +20,7 @@ from paceline.engine.blocks import find_blocks, match_blocks
 from paceline.errors import ConfigError, Problem
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
-"""Of a block's first pass and of its second."""
+"""Context managers of a block's first pass and of its second pass."""
 
 _aten = torch.ops.aten
 _SLOW = {
@@ -31,17 +31,17 @@ _SLOW = {
     _aten.convolution.default,
     *attention_and_scaled_matmuls(),
 }
-"""Operations whose results `selective` keeps, as they are after autograd has taken `linear` and the like apart."""
+"""Operations whose results `selective` keeps, in the form that autograd decomposes `linear` and the like into."""
 
 
 def apply_activation_checkpointing(model: nn.Module, mode: str, patterns: Sequence[str] | None = None) -> list[str]:
-    """Make the blocks of `model` recompute their activations in backward; returns the blocks' names.
+    """Make the blocks of `model` recompute their activations in backward, and return the blocks' names.
 
     The modules stay where they are, so names in the state dict do not change. Gradients and buffers are those of the
     plain model: random state is restored for the second pass, and BatchNorm takes its statistics in the first only.
 
     Args:
-        patterns: names of the blocks, with wildcards as in file names. None: those that are found.
+        patterns: names of the blocks, with wildcards as in file names. None: the blocks that `find_blocks` finds.
 
     Raises:
         ConfigError: the model has no blocks, or none of such a name.
@@ -61,10 +61,10 @@ def apply_activation_checkpointing(model: nn.Module, mode: str, patterns: Sequen
 
 
 def _worthwhile(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The blocks of the model, but a sequence of thin ones as a whole, to be cut into larger parts.
+    """Yield the blocks of the model; a sequence of thin blocks is yielded as a whole, to be cut into larger parts.
 
-    A linear layer with its ReLU keeps nothing but the ReLU's output, and that is the input of the next: with a
-    checkpoint around each of them, as much is kept as with none.
+    A linear layer with its ReLU keeps only the ReLU's output, which is the input of the next layer. A checkpoint
+    around each such block would therefore save no memory.
     """
     for name, block in find_blocks(model):
         parent = name.rpartition(".")[0]
@@ -87,10 +87,10 @@ def _count_parts(sequence: nn.Module) -> int:
 
 
 def forbid_in_place(block: nn.Module) -> None:
-    """Have no module write over its input, which is not always its own.
+    """Turn off in-place operation in all modules of a block.
 
-    With a checkpoint, an activation that writes over what the second pass starts from, or over what is kept, would be
-    applied to it twice.
+    With a checkpoint, an in-place activation would overwrite the input of the second pass, or a kept result, and would
+    then be applied to it twice.
     """
     for module in block.modules():
         if getattr(module, "inplace", False) is True:
@@ -106,8 +106,8 @@ def _checkpointed(block: nn.Module, mode: str) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not (block.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
-        # The compiler cannot trace a change of momentum, and need not: it computes again what gradients depend on, and
-        # the statistics are not part of that.
+        # The compiler cannot trace a change of momentum, and need not: it recomputes only the values that gradients
+        # depend on, and the statistics are not among them.
         chosen = compiled_options if torch.compiler.is_compiling() else options
         output = checkpoint(partial(first, **kwargs), *args, use_reentrant=False, **chosen)
         for part in others:
@@ -118,9 +118,9 @@ def _checkpointed(block: nn.Module, mode: str) -> Any:
 
 
 def _parts(block: nn.Module) -> list[Callable[..., Any]]:
-    """A long sequence of thin layers in about sqrt(n) parts; any other block as a whole.
+    """Return the parts of a block to checkpoint: about sqrt(n) for a sequence of n thin layers, else the whole block.
 
-    As one part, all of the sequence would be there again at the beginning of backward.
+    As one part, all activations of the sequence would be in memory again at the beginning of backward.
     """
     if not _is_divisible(block):
         return [block.forward]
@@ -143,10 +143,10 @@ def _selective(norms: list[NormBase]) -> Contexts:
 
 
 def keep_slow(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """Whether `selective` keeps an operation's results: torch's policy function, see its `CheckpointPolicy`.
+    """Return torch's `CheckpointPolicy` for an operation: `selective` saves the results of slow operations.
 
-    Attention with dropout is computed again although it is slow: it draws from the same generator as the dropout after
-    it, which would get other numbers if the attention drew none in the second pass.
+    Attention with dropout is recomputed although it is slow. It draws from the same generator as the dropout after it,
+    which would get other random numbers if attention drew none in the second pass.
     """
     keeps = operation in _SLOW and not _drops(operation, args, kwargs)
     return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE

@@ -6,7 +6,7 @@ rate is the base one times the schedule times the gain
     r = (v/B0 + m) / (v/B + m),        1 <= r <= S   (S <= r <= 1 where S < 1)
 
 where m is the squared norm of the expected gradient and v the variance of one sample's gradient, summed over its
-entries. If noise dominates, r is S, as in the linear rule; where there is none, r is 1.
+entries. If noise dominates, r is S, as in the linear rule; without noise, r is 1.
 
 Unlike in the paper, the schedule and the length of training count steps, not the gains: Paceline's budgets are in
 samples, and runs are compared at equal ones. The short last batch of an epoch takes the gain of a full one.
@@ -39,7 +39,7 @@ class AdaScale:
     ) -> None:
         self._base = base_batch_size
         self.global_batch_size = global_batch_size
-        """Of the next step. The averages are those of one sample, so that another size needs no others."""
+        """Global batch size of the next step. The averages are per sample, so they stay valid when the size changes."""
         self._noise = GradientNoise(parameters, ranks)
         self.device = ranks.device
         self._square = 0.0
@@ -52,7 +52,7 @@ class AdaScale:
 
     @property
     def gain(self) -> float:
-        """What the base learning rate is multiplied by; 1 until something has been measured."""
+        """Factor on the base learning rate; 1 until the first measurement."""
         square, variance = max(self._square, 0.0), max(self._variance, 0.0)
         below = variance / self.global_batch_size + square
         gain = (variance / self._base + square) / below if below > 0 else 1.0
@@ -73,10 +73,10 @@ class AdaScale:
         A step whose gradients are not finite, or in which fewer than two parts count, leaves the averages as they are.
 
         Args:
-            samples: of the global batch.
-            weights: of this rank's micro batches that count.
-            loss_scale: what all gradients are multiplied by: float, shape [].
-            weight_per_sample: what the parts' gradients were divided by, beside the number of samples.
+            samples: number of samples in the global batch.
+            weights: weights of this rank's micro batches that count.
+            loss_scale: factor on all gradients: float, shape [].
+            weight_per_sample: further divisor of the parts' gradients, beside the number of samples.
 
         Returns:
             The gain.
@@ -88,7 +88,7 @@ class AdaScale:
         return self.gain
 
     def state_dict(self) -> dict[str, float]:
-        """The averages, as JSON values."""
+        """Return the averages, as JSON values."""
         return {"square": self._square, "variance": self._variance, "steps": self._steps}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -124,7 +124,7 @@ class AdaScaleLR(LRPolicy):
         self._gradient_scale = gradient_scale
 
     def lr(self, step: int, stats: StepStats) -> float:
-        """The learning rate of an optimizer step, after its gain was measured."""
+        """Measure the gain of an optimizer step, and return its learning rate."""
         if self.stages is not None:
             self.adascale.global_batch_size = self.stages.global_batch_size
         one = torch.ones((), device=self.adascale.device)
@@ -133,5 +133,5 @@ class AdaScaleLR(LRPolicy):
         return super().lr(step, stats) * gain
 
     def metrics(self) -> dict[str, float]:
-        """Metrics for the log."""
+        """Return metrics for the log."""
         return {**super().metrics(), "adascale_gain": self.adascale.gain}

@@ -49,10 +49,10 @@ class Agreement:
         self._pending = int(Control.CONTINUE)
 
     def agreed(self, step: int, request: int, now: bool = False, soon: bool = False) -> int:
-        """What to do after `step`. Every rank must call it after every step.
+        """Return the request that all ranks follow after `step`. Every rank must call it after every step.
 
         Args:
-            request: this rank's, a `Control` or `INTERRUPT`.
+            request: request of this rank, a `Control` or `INTERRUPT`.
             now: exchange at this step; must be the same on all ranks.
             soon: exchange again after the next step.
         """

@@ -1,4 +1,4 @@
-"""Build what saves and restores a run, and resume from its newest checkpoint."""
+"""Build the checkpointer and the checkpoint writer of a run, and resume from the newest checkpoint."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from paceline.engine.unrecorded import UNRECORDED, as_file, metrics_of
 from paceline.errors import text_of
 
 RECORDED_SECONDS = 30.0
-"""How long a checkpoint waits for the metrics before it to be safe."""
+"""Seconds that a checkpoint waits at most until the metrics before it are recorded."""
 
 
 def build_checkpointer(
@@ -37,7 +37,7 @@ def build_checkpointer(
 
     Args:
         settled: JSON values that every checkpoint keeps.
-        data_record: of the samples, on rank 0.
+        data_record: record of the run's data, on rank 0.
         checkpoints: folder of the run's checkpoints; None saves none.
         store: where checkpoints count; None: the folder itself.
     """
@@ -60,7 +60,7 @@ def build_checkpointer(
 def _build_sharded_writer(
     checkpoints: Path, ranks: DistContext, reporter: Reporter, timeout_seconds: float
 ) -> ShardedWriter | None:
-    """Build what lets all ranks write together; None where the file system does not allow it."""
+    """Build the writer with which all ranks write one checkpoint; None where the file system does not allow it."""
     if can_share_files(checkpoints, ranks, round_seconds_of(timeout_seconds)):
         return ShardedWriter(checkpoints, ranks)
     if ranks.is_first:

@@ -23,10 +23,10 @@ from paceline.tasks._task import Task
 def build_optimizer(
     config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device, layout: Replicated = WHOLE
 ) -> Optimizer:
-    """The optimizer over the trainable parameters of the task, as far as this rank holds them, ready to train.
+    """Build the optimizer over the task's trainable parameters that this rank holds, ready to train.
 
     Raises:
-        UnusableCode: the task's `configure_optimizers` returned what cannot be trained with.
+        UnusableCode: the task's `configure_optimizers` returned something that cannot be trained with.
     """
     optimizer = new_optimizer(config, task, peak_lr, device, layout)
     complete_state(optimizer)
@@ -37,7 +37,7 @@ def build_optimizer(
 def new_optimizer(
     config: ExperimentConfig, task: Task, peak_lr: float, device: torch.device, layout: Replicated = WHOLE
 ) -> Optimizer:
-    """The same, as its class makes it: most hold no state yet."""
+    """Return the optimizer as its class makes it. Most classes hold no state before the first step."""
     trainable = trainable_parameters(task, layout)
     names = parameter_names(task)
     section = OptimizerConfig.of(config.optimizer)
@@ -63,19 +63,19 @@ def new_optimizer(
 
 
 def first_lr(task: Task, optimizer: Optimizer, peak_lr: float) -> float:
-    """The learning rate that the schedule is applied to: the config's, or that of the task's first parameter group."""
+    """Return the learning rate that the schedule multiplies: the config's, or that of the task's first group."""
     own = float(optimizer.param_groups[0]["lr"]) if task.builds_optimizers else 0.0
     return own or peak_lr
 
 
 def optimizer_text(optimizer: Optimizer) -> str:
-    """The optimizers that a task made itself, with their learning rates."""
+    """Return a text that lists the optimizers of `configure_optimizers` with their learning rates."""
     made = [f"{type(each).__name__}, lr {each.param_groups[0]['lr']:g}" for each in members_of(optimizer)]
     return f"{'; '.join(made)} (from configure_optimizers)"
 
 
 def report_untrained(task: Task, optimizer: Optimizer, warn: Callable[[str], None]) -> None:
-    """Warn of parameters that could be trained and are in no optimizer of the task."""
+    """Warn of trainable parameters that are in none of the task's optimizers."""
     if not task.builds_optimizers:
         return
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
@@ -86,7 +86,7 @@ def report_untrained(task: Task, optimizer: Optimizer, warn: Callable[[str], Non
 
 
 def _of_task(task: Task, returned: Any, trainable: Sequence[nn.Parameter]) -> Optimizer:
-    """What `configure_optimizers` returned, checked; several as one."""
+    """Check the result of `configure_optimizers` and return it as one optimizer, also if there are several."""
     maker = f"{type(task).__name__}.configure_optimizers"
     if isinstance(returned, Mapping):
         members = {str(name): each for name, each in returned.items()}

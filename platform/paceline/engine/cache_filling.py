@@ -1,4 +1,4 @@
-"""Loads all samples of a data set once, in this process or in loader processes, and checks that they can be kept."""
+"""Load all samples of a data set once, in this process or in loader processes, and check that they can be cached."""
 
 import io
 import random
@@ -18,13 +18,13 @@ from paceline.engine.sample_trees import Unstackable, leaves_of, likeness, map_l
 from paceline.engine.seeding import seed_everything
 
 CHUNK_SAMPLES = 64
-"""Samples that are fetched at a time at most; fewer where there would not be some chunks for every loader process."""
+"""Largest number of samples per fetch; smaller for small data sets, so that each loader process gets some chunks."""
 
 _Generators = tuple[torch.Tensor, Any, Any]
 
 
 class Refused(Exception):
-    """The samples cannot be kept; `code` is the kind of reason."""
+    """The samples cannot be cached; `code` is the kind of reason."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 class NoRoom(Exception):
-    """The samples do not fit."""
+    """The samples do not fit into memory."""
 
 
 class _Chunk(NamedTuple):
@@ -41,16 +41,19 @@ class _Chunk(NamedTuple):
     content: Any = None
     """One collated batch, or the list of samples in a form that can be sent."""
     likeness: str = ""
-    """What all of them look like, where they are collated."""
+    """Description that all samples share, see `likeness`; empty if they are not collated."""
     unstackable: str = ""
-    """Why they cannot be collated such that rows stand for samples; empty when they can."""
+    """Reason why the samples cannot be collated into one row each; empty if they can."""
     refusal: str = ""
-    """Why they cannot be kept; empty when they can."""
+    """Reason why the samples cannot be cached; empty if they can."""
 
 
 class _Filler(Fetcher):
-    """Loads samples for the cache, in this process or in a loader process. What is wrong with them is not raised here:
-    an exception comes out of a loader process with its traceback in the message."""
+    """Loads samples for the cache, in this process or in a loader process.
+
+    Problems with samples are returned, not raised: an exception leaves a loader process with its traceback in the
+    message.
+    """
 
     def __init__(self, source: SeededFetcher, stacks: bool) -> None:
         self.source = source
@@ -67,8 +70,8 @@ class _Filler(Fetcher):
         return _collated(indices, samples) if self.stacks else _Chunk(_sendable(samples))
 
     def _load(self, indices: list[int]) -> tuple[list[Any], list[str]]:
-        """Samples, and the generators that they have drawn from."""
-        # compared once for all: to get numpy's state can take longer than to load a sample
+        """Return the samples, and the names of the random generators that they have drawn from."""
+        # compared once for all samples: getting numpy's state can take longer than loading a sample
         seed_everything(mix(self.source.seed, 0, indices[0]))
         untouched = _generators()
         loaded = (self.source.dataset[index] for index in indices)  # type: ignore[index]
@@ -76,7 +79,7 @@ class _Filler(Fetcher):
         return samples, _advanced(untouched, _generators())
 
     def _drawing(self, indices: list[int]) -> str:
-        """Which of some samples draws."""
+        """Return a text that names the sample that draws random numbers."""
         for index in indices:
             if self._load([index])[1]:
                 return f"sample {index}"
@@ -91,12 +94,12 @@ def _randomness(which: str, drawn: list[str]) -> str:
 
 
 def _generators() -> _Generators:
-    """The states of the global CPU generators of torch, numpy and random."""
+    """Return the states of the global CPU generators of torch, numpy and random."""
     return torch.default_generator.get_state(), np.random.get_state(), random.getstate()
 
 
 def _advanced(before: _Generators, after: _Generators) -> list[str]:
-    """Whose state has changed."""
+    """Return the names of the generators whose state has changed."""
     same_numpy = np.array_equal(before[1][1], after[1][1]) and before[1][2:] == after[1][2:]
     same = {"torch": before[0].equal(after[0]), "numpy": same_numpy, "random": before[2] == after[2]}
     return [name for name, is_same in same.items() if not is_same]
@@ -121,7 +124,7 @@ def _difference(index: int, likeness: str, other: str) -> str:
 
 
 def _sendable(samples: list[Any]) -> Any:
-    """From a loader process: bytes, since each tensor sent as such keeps a file open for as long as it lives."""
+    """Return the samples, from a loader process as bytes: each tensor sent as such would keep a file open."""
     if get_worker_info() is None:
         return samples
     file = io.BytesIO()
@@ -136,10 +139,11 @@ def _received(content: Any) -> list[Any]:
 
 @contextmanager
 def _loading(filler: _Filler, num_workers: int) -> Iterator[Iterator[tuple[torch.Tensor, _Chunk]]]:
-    """All samples, chunk by chunk in their order, with their ids; ends the loader processes."""
+    """Load all samples chunk by chunk, in order, with their ids; end the loader processes afterwards."""
     samples = len(filler)
     size = max(1, min(CHUNK_SAMPLES, samples // (4 * max(num_workers, 1))))
-    # two first: most samples that do not stack are found out by them, before many are loaded that have to be again
+    # The first chunk has two samples: most data sets whose samples do not stack are found out by them, before many
+    # samples are loaded that have to be loaded again.
     starts = [0, *range(2, samples, size), samples]
     order = [MicroBatch(torch.arange(*pair), samples) for pair in pairwise(starts)]
     loader = BatchLoader(filler, torch.device("cpu"), num_workers)
@@ -158,22 +162,22 @@ def _checked(chunk: _Chunk) -> _Chunk:
 
 
 def load_all(fetcher: SeededFetcher, num_workers: int) -> list[Any]:
-    """All samples, as they are.
+    """Load all samples and return them unchanged.
 
     Raises:
-        Refused: one draws random numbers.
+        Refused: a sample draws random numbers.
     """
     with _loading(_Filler(fetcher, stacks=False), num_workers) as chunks:
         return [sample for _, chunk in chunks for sample in _received(chunk.content)]
 
 
 def load_rows(fetcher: SeededFetcher, device: torch.device | None, num_workers: int) -> Any:
-    """All samples as rows of tensors, in the nesting of a collated batch: on `device`, or in memory.
+    """Load all samples as rows of tensors, in the nesting of a collated batch: on `device`, or in memory.
 
     Raises:
         Refused: a sample draws random numbers.
-        Unstackable: they cannot be rows of one tensor.
-        NoRoom: they do not fit.
+        Unstackable: the samples cannot be rows of one tensor.
+        NoRoom: the samples do not fit.
     """
     with _loading(_Filler(fetcher, stacks=True), num_workers) as chunks:
         first_ids, first = next(chunks)
@@ -188,14 +192,14 @@ def load_rows(fetcher: SeededFetcher, device: torch.device | None, num_workers: 
 
 
 def _room(batch: Any, samples: int, device: torch.device | None) -> Any:
-    """Tensors for all samples, in the nesting of a batch of some of them; their contents are yet to come."""
-    if device is None or device.type == "cpu":  # torch itself tells when a GPU has no room
+    """Return uninitialised tensors for all samples, in the nesting of a batch of some of them."""
+    if device is None or device.type == "cpu":  # torch itself raises when a GPU is full
         _require_room(batch, samples)
     return map_leaves(lambda leaf: leaf.new_empty((samples, *leaf.shape[1:]), device=device), batch)
 
 
 def _require_room(rows: Any, samples: int) -> None:
-    # Asked again and again, since others fill their memory too: the workers of this machine all load everything.
+    # Checked for every chunk, since other processes fill memory too: all workers of this machine load everything.
     needed = samples * sum(leaf[:1].nbytes for leaf in leaves_of(rows) if leaf.device.type == "cpu")
     available = psutil.virtual_memory().available
     if needed > available:

@@ -51,9 +51,9 @@ class Snapshot:
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[], Files | None] = dict) -> Path:
-    """Write `folder/step-<n>`; `before_commit` is called when all is written, just before the rename.
+    """Write `folder/step-<n>`. `before_commit` is called when all is written, just before the rename.
 
-    What it gives is written, too.
+    The files that `before_commit` returns are written, too.
 
     Raises:
         OSError: the disk is full or not writable. Nothing is left behind.
@@ -88,7 +88,10 @@ def read_checkpoint(folder: Path) -> Snapshot:
 
 
 def newest_valid(folder: Path, on_broken: Callable[[Path, str], None]) -> Path | None:
-    """The newest whole checkpoint of a run. Broken ones on the way are set aside and reported to `on_broken`."""
+    """Return the newest valid checkpoint of a run; None if it has none.
+
+    Newer checkpoints that are broken are set aside and reported to `on_broken`.
+    """
     for _, path in numbered(folder):
         try:
             verify(path)
@@ -108,45 +111,45 @@ def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
 
 
 class CheckpointStore(Protocol):
-    """A place elsewhere that has a run's checkpoints; the run's own folder has working copies then.
+    """A store outside the run's folder that holds the run's checkpoints; the folder then has working copies.
 
-    Its methods raise an `EnvironmentFault` when it cannot be used.
+    Its methods raise an `EnvironmentFault` when the store cannot be used.
     """
 
     def place_of(self, step: int) -> str:
-        """What a checkpoint is called there."""
+        """Return the location of a checkpoint in the store, for messages."""
 
     def put(self, checkpoint: Path, is_recorded: Callable[[], bool], is_last: bool = False) -> None:
-        """Copy a whole checkpoint there; it counts once `is_recorded`, which may take its time.
+        """Copy a whole checkpoint into the store. It counts once `is_recorded` returns True, which may block.
 
         Args:
-            is_last: training is over, so that nothing waits: it is tried for longer.
+            is_last: training is over and nothing waits for the copy, so it is retried for longer.
         """
 
     def prune(self, keep: int, protected: Collection[int] = ()) -> None:
-        """Remove all but the newest `keep` checkpoints there, and those of the protected steps."""
+        """Remove all checkpoints from the store but the newest `keep` and those of the protected steps."""
 
     def newest(self, on_broken: Callable[[Path, str], None], is_recorded: Callable[[], bool]) -> Path | None:
-        """The working copy of the newest whole checkpoint, which is copied here first where there is none."""
+        """Return the working copy of the newest whole checkpoint; copy it here first if it is missing."""
 
     def fetch(self, step: int) -> Path:
-        """The working copy of a certain one."""
+        """Return the working copy of the checkpoint of a step."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Where a writer's checkpoints count only once they are there."""
+    """The store of a writer whose checkpoints count only once they are in the store."""
 
     store: CheckpointStore
     is_recorded: Callable[[], bool]
-    """Whether what records the run has its metrics where it keeps them; may wait for it."""
+    """Function that returns True if the run's metrics are stored durably; may wait for that."""
 
 
 class CheckpointWriter:
     """Writes checkpoints in the background, one at a time; lives on rank 0.
 
-    Its thread tells `on_commit` of a checkpoint that is safe. One that cannot be written, or put where it counts, is
-    reported to `on_failure` at the next boundary, and training continues: the ones before stay valid.
+    Its thread reports each safe checkpoint to `on_commit`. A checkpoint that cannot be written or stored is reported
+    to `on_failure` at the next step boundary. Training continues: earlier checkpoints stay valid.
     """
 
     def __init__(
@@ -160,16 +163,16 @@ class CheckpointWriter:
     ) -> None:
         self.folder = folder
         self.last: Path | None = None
-        """The newest checkpoint that has been committed."""
+        """Newest checkpoint that has been committed."""
         self.protected: frozenset[int] = frozenset()
         """Steps whose checkpoints are kept, however old they are."""
         self.committed: deque[Path] = deque()
-        """Checkpoints that have been committed, until somebody takes them out."""
+        """Checkpoints that have been committed, until a consumer removes them."""
         self.error: OSError | EnvironmentFault | None = None
-        """Why the newest one that could not be written was not."""
+        """Error of the last checkpoint that could not be written or stored; None if none has failed."""
         self._elsewhere = elsewhere
         self._written: tuple[int, Path] | None = None
-        """The newest one that is in the folder."""
+        """Step and path of the newest checkpoint in the folder."""
         self._keep = keep
         self._before_commit = before_commit
         self._on_commit = on_commit
@@ -179,16 +182,16 @@ class CheckpointWriter:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """True if a checkpoint is being written."""
         return self._pending is not None and not self._pending[1].done()
 
     def submit(self, snapshot: Snapshot) -> None:
-        """Start writing; waits for the one before."""
+        """Wait for the checkpoint before, then start writing this one in the background."""
         self.wait()
         self._pending = snapshot.step, self._thread.submit(self._write, snapshot)
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, and tell how it went."""
+        """Wait for the checkpoint that is being written, and report its failure if there was one."""
         if self._pending is None:
             return
         (step, future), self._pending = self._pending, None
@@ -199,13 +202,13 @@ class CheckpointWriter:
             self._on_failure(step, error)
 
     def place_of(self, checkpoint: Path) -> str:
-        """What a checkpoint is called where it counts."""
+        """Return the location of a checkpoint for messages: in the store if the writer has one, else its path."""
         if self._elsewhere is None:
             return str(checkpoint)
         return self._elsewhere.store.place_of(int(checkpoint.name.removeprefix("step-")))
 
     def complaint(self, step: int) -> str:
-        """Where the checkpoint of a step could not be saved, why, and what is to be done."""
+        """Return a text that says where the checkpoint of a step could not be saved, why, and what to do."""
         cause = "" if self.error is None else f": {getattr(self.error, 'strerror', None) or self.error}"
         before = self.last.name if self.last else "its last checkpoint"
         if self._elsewhere is not None and self._written is not None and self._written[0] == step:
@@ -215,7 +218,7 @@ class CheckpointWriter:
         return f"in {self.folder}{cause}; make room there, and the same command resumes from {before}"
 
     def put_last(self) -> None:
-        """Try for a while to put the last checkpoint where it counts, unless it is there. Training is over."""
+        """Put the last checkpoint into the store unless it is there, with longer retries. Call it after training."""
         if self._elsewhere is None:
             return
         if self._written is None or self.last == self._written[1]:
@@ -227,7 +230,7 @@ class CheckpointWriter:
             self.error = error
 
     def close(self) -> None:
-        """Wait for what is being written and end the thread."""
+        """Wait for the checkpoint that is being written, and end the thread."""
         try:
             self.wait()
         finally:
@@ -240,7 +243,7 @@ class CheckpointWriter:
         self._put(snapshot.step, path)
 
     def _put(self, step: int, path: Path, is_last: bool = False) -> None:
-        """Put a whole checkpoint where it counts, and tell that it is safe."""
+        """Put a whole checkpoint into the store, if there is one, and report that it is safe."""
         if self._elsewhere is not None:
             self._elsewhere.store.put(path, self._elsewhere.is_recorded, is_last)
         self.last = path
@@ -250,5 +253,5 @@ class CheckpointWriter:
             self._prune_elsewhere(self._elsewhere)
 
     def _prune_elsewhere(self, elsewhere: Elsewhere) -> None:
-        with suppress(EnvironmentFault):  # what is left goes with the next ones
+        with suppress(EnvironmentFault):  # checkpoints that are left are removed with the next ones
             elsewhere.store.prune(self._keep, self.protected)

@@ -1,4 +1,4 @@
-"""Compiles before training, on a batch that is thrown away, so that a failure costs a warning and not the run."""
+"""Trial compilation before training, on a throw-away batch: a failure costs a warning and not the run."""
 
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,19 +19,19 @@ from paceline.engine.trainer import Trainer
 
 
 def try_compilation(trainer: Trainer, validation_loaders: Collection[BatchLoader], config: TrainerConfig) -> None:
-    """Compile for training and for evaluation; where that fails on any rank, continue without it on all. Every rank
-    must call it, before training begins.
+    """Compile for training and for evaluation; if that fails on any rank, continue without compilation on all ranks.
 
-    Leaves no gradients, and buffers and torch's generators as they were. Nothing but the reasons is exchanged between
-    the ranks. What a module's own code writes down beside its buffers stays.
+    Every rank must call it, before training begins. It leaves no gradients, and restores buffers and torch's
+    generators. The ranks exchange only the reasons of failures. State that a module keeps outside its buffers is not
+    restored.
 
     Raises:
-        Exception: what the task itself raises, without the compiler too.
+        Exception: the task itself raised it, also without the compiler.
     """
     tell_warnings(lambda message: _warn(trainer, message, "partly-compiled"))
     waits = trainer.dist.world_size > 1 and communicates(trainer.state.task)
     if waits or trainer.state.layout.is_spread or not isinstance(trainer.data, MapStyleStream):
-        return  # a forward pass is an exchange between the ranks: one that failed would leave the others waiting
+        return  # a forward pass is a collective operation: a rank that failed would leave the others waiting
     runs = 2 if config.compile in CUDA_GRAPHS else 1  # the first allocates, the second records
     reason = _failure(trainer, validation_loaders, runs)
     if reason is not None:
@@ -91,7 +91,7 @@ def _fetch(loader: Any, micro_batch: MicroBatch) -> Any:
 
 
 def _as_if_in(model: nn.Module) -> AbstractContextManager[Any]:
-    """Where the compiler cuts the graph at DDP's buckets, so that the exchange overlaps with backward."""
+    """Return a context in which the compiler cuts the graph at DDP's buckets, to overlap exchange and backward."""
     return inside_ddp_forward(model) if isinstance(model, DistributedDataParallel) else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Which data a run was trained on: name, size, and a fingerprint of a few samples."""
+"""Identity of the data that a run was trained on: name, size, and a fingerprint of a few samples."""
 
 import json
 import random
@@ -22,15 +22,15 @@ from paceline.engine.seeding import seed_everything
 from paceline.errors import ConfigError, Problem
 
 SAMPLES = 16
-"""Samples that enter the fingerprint, at most."""
+"""Largest number of samples in the fingerprint."""
 DIGITS = 16
 KEY = "datasets"
-"""Of what `state.json` keeps of the data."""
+"""Key of the data record in `state.json`."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a look at a few samples of a data set found."""
+    """Size of a data set, and fingerprint and field digests of a few of its samples."""
 
     size: int | None
     """Number of samples; None for a stream."""
@@ -41,14 +41,15 @@ class Contents:
 
 
 def read_contents(sets: Mapping[str, Any], num_workers: int = 0, with_fields: bool = True) -> dict[str, Contents]:
-    """Look at a few samples of each data set, by its role, such as `training`.
+    """Read a few samples of each data set, by its role, such as `training`.
 
-    A sample that cannot be loaded is not an error: training raises it, if it ever gets to it.
+    A sample that cannot be loaded is not an error here: training raises it if it reaches that sample.
 
     Args:
-        num_workers: as for training. With loader processes the samples are loaded in one, since a data set may open
-            files when it is first asked for a sample, and what is open here would be shared by all processes.
-        with_fields: look twice: where a sample differs, it draws from generators of its own, and has no known fields.
+        num_workers: as for training. If above 0, the samples are loaded in one loader process: a data set may open
+            files at the first sample, and files opened in this process would be shared by all processes.
+        with_fields: also digest each field. The samples are then read twice: if they differ, they draw from random
+            generators that are not known here, and `fields` is None.
     """
     looks = _Looks(list(sets.values()), with_fields)
     found = _in_a_process(looks) if num_workers else [looks[place] for place in range(len(looks))]
@@ -56,21 +57,22 @@ def read_contents(sets: Mapping[str, Any], num_workers: int = 0, with_fields: bo
 
 
 def identities(name: str, contents: Mapping[str, Contents]) -> dict[str, dict[str, Any]]:
-    """By role, such as `training`: `name`, `size` (samples) and `fingerprint`, as JSON values.
+    """Return `name`, `size` (samples) and `fingerprint` of each role, such as `training`, as JSON values.
 
     Args:
-        name: of all sets.
-        contents: by role.
+        name: name shared by all sets.
+        contents: contents by role.
     """
     return {role: {"name": name, "size": each.size, "fingerprint": each.fingerprint} for role, each in contents.items()}
 
 
 class DataRecord:
-    """What checkpoints keep of a run's data, so that it is not resumed with other samples by mistake.
+    """Record of a run's data in its checkpoints, so that the run is not resumed with other samples by mistake.
 
     Args:
-        config: another one of what decides on the samples (data, model, task, seed) means other data on purpose.
-        contents: by role.
+        config: config of the run. If a section that decides on the samples (data, model, task, seed) has changed, the
+            data differs on purpose and is not compared.
+        contents: contents by role.
     """
 
     def __init__(self, config: ExperimentConfig, contents: Mapping[str, Contents]) -> None:
@@ -78,15 +80,15 @@ class DataRecord:
         self._contents = contents
 
     def values(self) -> dict[str, Any]:
-        """JSON values for a checkpoint."""
+        """Return the record as JSON values for a checkpoint."""
         sets = {role: {"size": each.size, "fields": each.fields} for role, each in self._contents.items()}
         return {KEY: {"config": self._config, **sets}}
 
     def require_same(self, values: Mapping[str, Any]) -> None:
-        """Compare with what a checkpoint has kept, as far as both are known.
+        """Compare with the record in a checkpoint, as far as both are known.
 
         Raises:
-            ConfigError: a set has another number of samples, or a sample that was looked at has other contents.
+            ConfigError: a set has another number of samples, or one of the samples read has other contents.
         """
         saved = values.get(KEY, {})
         if not self._config or saved.get("config") != self._config:
@@ -117,7 +119,10 @@ def _count(size: int | None) -> str:
 
 
 def _digest_of(config: ExperimentConfig) -> str:
-    """Digest of what in a config decides on the samples, and not on how they are loaded; empty when it has no text."""
+    """Return a digest of the settings that decide on the samples, not on how they are loaded.
+
+    Empty if the config cannot be serialised.
+    """
     try:
         tree = config.model_dump(mode="json", include={"data", "model", "task", "seed"})
     except PydanticSerializationError:  # a Python object in args
@@ -127,17 +132,18 @@ def _digest_of(config: ExperimentConfig) -> str:
 
 
 def fingerprint(dataset: Any) -> str:
-    """16 hexadecimal characters over the type, the length and up to 16 evenly spaced samples.
+    """Return 16 hexadecimal characters over the type, the length and up to 16 evenly spaced samples.
 
-    The same for the same data, in every process and whatever the run's seed: a sample that draws random numbers draws
-    the same ones. Changes no random generator, neither the global ones nor those that the data set has as attributes.
+    The fingerprint is the same for the same data, in every process and with any seed of the run: a sample that draws
+    random numbers draws the same ones. Changes neither the global random generators nor the data set's attributes that
+    are generators.
     """
     with _generators_kept(dataset):
         return _look(dataset)[0]
 
 
 def _look(dataset: Any) -> tuple[str, dict[str, str]]:
-    """The fingerprint, and the digest of each field of the samples."""
+    """Return the fingerprint, and the digest of each field of the samples."""
     digest = sha256(f"{type(dataset).__module__}.{type(dataset).__qualname__} {len(dataset)}".encode())
     fields: dict[str, Any] = {}
     for index in spaced(len(dataset)):
@@ -159,7 +165,7 @@ def _fields_of(sample: Any) -> Iterator[tuple[str, Any]]:
 
 
 def spaced(size: int) -> list[int]:
-    """Indices from the first sample to the last one, evenly spaced."""
+    """Return evenly spaced indices from the first sample to the last one."""
     count = min(size, SAMPLES)
     return [place * (size - 1) // max(count - 1, 1) for place in range(count)]
 
@@ -197,7 +203,7 @@ def _add(digest: Any, value: Any) -> None:
 
 @contextmanager
 def _generators_kept(dataset: Any) -> Iterator[None]:
-    """Random numbers continue afterwards as if the body had drawn none."""
+    """Restore the random generators afterwards, as if the body had drawn no numbers."""
     torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     own = [(each, _state(each)) for each in getattr(dataset, "__dict__", {}).values() if _is_generator(each)]
     try:
@@ -241,7 +247,7 @@ class _Looks(Dataset[Contents]):
 
     def __getitem__(self, index: int) -> Contents:
         dataset = self.sets[index]
-        if is_stream(dataset):  # to look would be to read from it
+        if is_stream(dataset):  # a look at its samples would consume them
             return Contents(None, None, None)
         size = len(dataset)
         try:
@@ -249,7 +255,7 @@ class _Looks(Dataset[Contents]):
                 found, fields = _look(dataset)
                 is_stable = self.with_fields and _look(dataset)[1] == fields
                 return Contents(size, found, fields if is_stable else None)
-        except Exception:  # whatever the data set's own code raises
+        except Exception:  # the data set's code may raise anything
             return Contents(size, None, None)
 
 

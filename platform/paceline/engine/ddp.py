@@ -1,4 +1,4 @@
-"""DistributedDataParallel: the averaging of gradients over the ranks, when it happens and what passes through it."""
+"""DistributedDataParallel: average gradients over the ranks, and hook into their exchange."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,10 +23,10 @@ register_dataclass(TaskOutput)
 
 
 def apply_ddp(task: Task, parallel: ParallelConfig, ranks: DistContext, own_time: OwnTime) -> nn.Module:
-    """Average gradients over the ranks as they appear in backward. A world of one needs no wrapper.
+    """Wrap the task so that gradients are averaged over the ranks during backward. A world of one needs no wrapper.
 
     Args:
-        own_time: stopped while forward waits for rank 0's buffers.
+        own_time: clock that is stopped while forward waits for rank 0's buffers.
     """
     if ranks.world_size == 1:
         return task
@@ -44,12 +44,12 @@ def apply_ddp(task: Task, parallel: ParallelConfig, ranks: DistContext, own_time
 
 
 class _Replica(BufferSyncHook, DistributedDataParallel):
-    """The model's forward pass begins with its buffers, such as BatchNorm's statistics, which come from rank 0."""
+    """DDP whose forward pass begins by copying rank 0's buffers, such as BatchNorm's statistics, to all ranks."""
 
     own_time: OwnTime
 
     def around_buffer_sync(self, sync: Callable[[], None]) -> None:
-        """Do not count it as this rank's own time."""
+        """Synchronise the buffers without counting the wait as this rank's own time."""
         was_busy = self.own_time.stop()
         sync()
         if was_busy:
@@ -57,23 +57,25 @@ class _Replica(BufferSyncHook, DistributedDataParallel):
 
 
 def communicates(model: nn.Module) -> bool:
-    """Whether the forward pass of a model in training is a collective operation, as far as torch's modules tell."""
+    """Return True if the model has a torch module whose forward pass in training is a collective operation."""
     return any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
 
 
 def needs_lockstep(model: nn.Module) -> bool:
-    """True if all ranks take equally many micro-batches, the missing ones as padding that does not count.
+    """Return True if all ranks must take equally many micro-batches, the missing ones as padding that does not count.
 
-    A module may communicate in its forward pass without anything telling so. Padding costs nothing but time, except
-    where batch normalisation would take it into its statistics.
+    A custom module may communicate in its forward pass without a sign of it. Padding costs only time, except where
+    batch normalisation would take it into its statistics.
     """
     plain = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     return communicates(model) or not any(isinstance(module, plain) for module in model.modules())
 
 
 def gradient_exchange(model: nn.Module) -> Callable[[bool], AbstractContextManager[None]] | None:
-    """Return what gives the context of a micro-batch's forward *and* backward: its argument says whether the gradients
-    are exchanged after it. None for a model that exchanges nothing."""
+    """Return a function that makes the context for a micro-batch's forward *and* backward.
+
+    Its argument is True if the gradients are exchanged after that micro-batch. None for a model that exchanges nothing.
+    """
     if isinstance(model, DistributedDataParallel):
         return lambda now: AS_IT_IS if now else model.no_sync()
     exchange = getattr(model, "set_requires_gradient_sync", None)  # FSDP's, whose class is slow to import
@@ -88,10 +90,10 @@ def gradient_exchange(model: nn.Module) -> Callable[[bool], AbstractContextManag
 
 
 def hook_into_exchange(model: nn.Module, compress: BucketHook | None, observer: GradientObserver | None) -> None:
-    """Let each bucket of local gradients be seen by `observer`, then averaged by `compress`. A world of one has none.
+    """Pass each bucket of local gradients to `observer`, then average it by `compress`. No-op without DDP.
 
     Args:
-        compress: None leaves the average to DDP itself.
+        compress: hook that averages the buckets. None: DDP averages them itself.
     """
     if not isinstance(model, DistributedDataParallel) or (compress is None and observer is None):
         return

@@ -14,7 +14,10 @@ MAX_ROUND_SECONDS = 10.0
 
 
 def round_seconds_of(timeout_seconds: float) -> float:
-    """Return how long ranks wait in one collective operation for the work of another one, well below its time-out."""
+    """Return the seconds that ranks wait in one collective operation for another rank's work.
+
+    Well below the operation's time-out.
+    """
     return min(MAX_ROUND_SECONDS, timeout_seconds / 4)
 
 
@@ -30,7 +33,7 @@ class DistContext:
 
     @classmethod
     def current(cls, device: torch.device | str = "cpu") -> "DistContext":
-        """The place in torch's default process group; alone when there is none."""
+        """Return this process's place in torch's default process group; a world of one without a group."""
         device = torch.device(device)
         if not dist.is_initialized():
             return cls(0, 1, device)
@@ -38,23 +41,23 @@ class DistContext:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is rank 0, the one that reports and saves."""
+        """True if this is rank 0, the one that reports and saves."""
         return self.rank == 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Sum of a tensor over all ranks, in place; every rank must call it."""
+        """Sum a tensor over all ranks, in place; every rank must call it."""
         if self.world_size > 1:
             dist.all_reduce(values, group=self.group)
         return values
 
     def sum_numbers(self, values: Sequence[float]) -> list[float]:
-        """Sums of numbers over all ranks; every rank must call it with as many numbers."""
+        """Return the sum of each number over all ranks. Every rank must call it with equally many numbers."""
         if self.world_size == 1:
             return list(values)
         return list(self.sum(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist())
 
     def max_numbers(self, values: Sequence[float]) -> list[float]:
-        """The largest of each number over all ranks; every rank must call it with as many numbers."""
+        """Return the largest value of each number over all ranks. Every rank must call it with equally many numbers."""
         if self.world_size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -62,7 +65,7 @@ class DistContext:
         return list(tensor.tolist())
 
     def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
-        """The numbers of all ranks, in order of rank; every rank must call it with as many numbers."""
+        """Return the numbers of all ranks, in order of rank. Every rank must call it with equally many numbers."""
         if self.world_size == 1:
             return [list(values)]
         mine = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -71,7 +74,7 @@ class DistContext:
         return [numbers.tolist() for numbers in gathered]
 
     def from_first(self, values: Sequence[float]) -> list[float]:
-        """Rank 0's numbers on every rank; every rank must call it with as many numbers."""
+        """Return rank 0's numbers on every rank. Every rank must call it with equally many numbers."""
         if self.world_size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -79,7 +82,7 @@ class DistContext:
         return [float(value) for value in tensor.tolist()]
 
     def object_from_first(self, value: Result) -> Result:
-        """Rank 0's value on every rank; pickled between processes. Every rank must call it."""
+        """Return rank 0's value on every rank; it is pickled between processes. Every rank must call it."""
         if self.world_size == 1:
             return value
         values = [value]
@@ -87,17 +90,19 @@ class DistContext:
         return values[0]
 
     def share_first(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Give every rank the values of rank 0's tensors, in place; every rank must call it with as many."""
+        """Copy rank 0's tensors into those of every rank, in place. Every rank must call it with equally many."""
         if self.world_size > 1:
             for tensor in tensors:
                 dist.broadcast(tensor, group=self.group, group_src=0)
 
     def each(self, work: Callable[[], Result], round_seconds: float) -> Result:
-        """Let every rank do its own work, which may take longer than a collective operation may: the ranks wait for
-        each other in rounds of so many seconds. Every rank must call it.
+        """Call `work` on every rank, and wait until all ranks are done. Every rank must call it.
+
+        The work may take longer than the time-out of a collective operation: the ranks wait for each other in rounds of
+        `round_seconds`.
 
         Raises:
-            Exception: this rank's work raised it; raised once all are done.
+            Exception: this rank's work raised it; raised once all ranks are done.
         """
         if self.world_size == 1:
             return work()
@@ -109,11 +114,11 @@ class DistContext:
                 done = self.sum_numbers([float(future.done())])[0] == self.world_size
             return future.result()
         finally:
-            # where another rank is gone, the work may be waiting for it: the error must not wait for the work
+            # if another rank is gone, the work may be waiting for it: the error must not wait for the work
             thread.shutdown(wait=False)
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """The values of all ranks, in order of rank; pickled between processes. Every rank must call it."""
+        """Return the values of all ranks, in order of rank; pickled between processes. Every rank must call it."""
         if self.world_size == 1:
             return [value]
         gathered: list[Any] = [None] * self.world_size
@@ -121,7 +126,7 @@ class DistContext:
         return gathered
 
     def union(self, items: Iterable[Any]) -> list[Any]:
-        """All items that any rank has, sorted, each once; every rank must call it."""
+        """Return the distinct items of all ranks, sorted. Every rank must call it."""
         mine = sorted(items)
         if self.world_size == 1:
             return mine

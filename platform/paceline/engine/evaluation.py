@@ -1,4 +1,4 @@
-"""A trained model on sets of its data: metrics or predictions, without a training set, gradients or a schedule."""
+"""Evaluation of a trained model on data sets: metrics or predictions, without gradients or a schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,28 +38,30 @@ from paceline.tasks.base import TaskConfig
 
 TRAINING, VALIDATION, TEST = "training", "validation", "test"
 PREFIXES = {TRAINING: "train", VALIDATION: "val", TEST: "test"}
-"""How the names of the metrics of each set begin."""
+"""Prefix of the metrics' names, by set."""
 
 
 @dataclass
 class Evaluation:
-    """A model with the weights of a checkpoint, and loaders of the sets that it is evaluated on. One on each rank."""
+    """A model with the weights of a checkpoint, and loaders of the sets to evaluate it on. Each rank has one."""
 
     state: TrainState
     strategy: Strategy
     micro_batch_size: int
     loaders: dict[str, BatchLoader]
-    """By the prefix of the metrics' names, such as `val/` and `val/clean/`."""
+    """Loaders by the prefix of the metrics' names, such as `val/` and `val/clean/`."""
     context: LoopContext
     callbacks: Sequence[Callback]
-    """Those whose `evaluation_context` is entered."""
+    """Callbacks whose `evaluation_context` is entered."""
     metrics: EvaluationMetrics | None
 
     def evaluate(self, shown_name: Callable[[str], str] = str) -> dict[str, float]:
-        """Metrics of all sets, the same on all ranks, as the training loop computes them. Every rank must call it.
+        """Return the metrics of all sets, as the training loop computes them. They are the same on all ranks.
+
+        Every rank must call it.
 
         Args:
-            shown_name: what a metric of the task is called: its name may hold a secret.
+            shown_name: maps the name of a task's metric to the name that is shown: the name may hold a secret.
         """
         with weights_for_evaluation(self.state.optimizer, self.callbacks, self.context):
             return {
@@ -73,8 +75,10 @@ class Evaluation:
         return evaluate(state.task, loader, self.micro_batch_size, state.precision, self.strategy, self.metrics)
 
     def predict(self, folder: Path, on_part: Callable[[Path], object] = lambda file: None) -> int:
-        """Write the predictions of the only set, see `write_predictions`; the number of samples over all ranks. Every
-        rank must call it, and returns once all have written their part.
+        """Write the predictions of the only set, see `write_predictions`, and return the number of samples.
+
+        The number is that of all ranks together. Every rank must call it. It returns once all ranks have written their
+        part.
 
         Raises:
             ConfigError: there are several sets.
@@ -101,10 +105,10 @@ class Evaluation:
 def built_evaluation(
     config: ExperimentConfig, ranks: DistContext, checkpoint: Path, sets: Sequence[str]
 ) -> Iterator[Evaluation]:
-    """Everything of one rank, from the config and a checkpoint. Every rank must call it.
+    """Build the evaluation of one rank from the config and a checkpoint. Every rank must call it.
 
     Args:
-        checkpoint: folder of a whole checkpoint; nothing in it changes.
+        checkpoint: folder of a whole checkpoint; it is only read.
         sets: see `chosen_sets`.
 
     Raises:
@@ -146,7 +150,7 @@ def built_evaluation(
 def evaluation_loaders(
     config: ExperimentConfig, precision: Precision, ranks: DistContext, names: Sequence[str]
 ) -> dict[str, BatchLoader]:
-    """A loader of each set that is asked for, by the prefix of its metrics' names."""
+    """Return a loader of each requested set, by the prefix of its metrics' names."""
     sets = DataConfig.of(config.data).sets()
     return {
         prefix: build_loader(
@@ -157,14 +161,14 @@ def evaluation_loaders(
 
 
 def chosen_sets(sets: DataSets, names: Sequence[str]) -> dict[str, Any]:
-    """The data sets that are asked for, by the prefix of their metrics' names.
+    """Return the requested data sets, by the prefix of their metrics' names.
 
     Args:
         names: `validation` for all validation sets, `test`, `training`, or the name of a validation set, alone or as
             `validation/<name>`.
 
     Raises:
-        ConfigError: there is no such set, or it has no samples, or none by index.
+        ConfigError: the set does not exist, has no samples, or has no samples by index.
     """
     roles = sets.roles
     chosen: dict[str, Any] = {}

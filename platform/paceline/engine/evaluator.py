@@ -29,14 +29,14 @@ WEIGHT = "weight"
 
 
 class Evaluator(PlannedCallback):
-    """Evaluates the validation sets after the steps that the plan says, and where `is_wanted` says so.
+    """Evaluates the validation sets after the steps of the plan, and whenever `is_wanted` returns True.
 
     Args:
-        loaders: of each validation set, by its name in the metrics' names; empty text for the only one.
-        is_wanted: asked after each step; the same answer on all ranks.
-        metrics: those of the config; None where it has none.
-        shown_name: what a metric of the task is called in what is reported: its name may hold a secret.
-        callbacks: their `evaluation_context` is entered, and the metrics that they monitor must be there.
+        loaders: loader of each validation set, by its name in the metrics' names; empty text for the only one.
+        is_wanted: called after each step; must return the same on all ranks.
+        metrics: metrics of the config; None if it has none.
+        shown_name: maps the name of a task's metric to the name that is reported: the name may hold a secret.
+        callbacks: their `evaluation_context` is entered, and the metrics that they monitor must exist.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class Evaluator(PlannedCallback):
 
 @contextmanager
 def weights_for_evaluation(optimizer: Optimizer, callbacks: Sequence[Callback], ctx: TrainContext) -> Iterator[None]:
-    """The weights that evaluation uses, such as averaged ones, in the model; afterwards those of training again.
+    """Put the weights for evaluation, such as averaged ones, into the model; restore those of training afterwards.
 
     Args:
-        callbacks: those with an `evaluation_context`.
+        callbacks: callbacks with an `evaluation_context`.
     """
     with ExitStack() as stack:
         stack.enter_context(evaluation_weights(optimizer))
@@ -144,7 +144,7 @@ def evaluate(
     strategy: Strategy,
     metrics: EvaluationMetrics | None = None,
 ) -> dict[str, float]:
-    """Metrics over a whole set, equal on all ranks. Every rank must call it."""
+    """Return the metrics of a whole set, equal on all ranks. Every rank must call it."""
     totals = _Totals(strategy.ranks)
     for _, output in outputs(task, loader, micro_batch_size, precision, strategy):
         totals.add(output)
@@ -162,14 +162,14 @@ def evaluate(
 def outputs(
     task: Task, loader: BatchLoader, micro_batch_size: int, precision: Precision, strategy: Strategy
 ) -> Iterator[tuple[MicroBatch, TaskOutput]]:
-    """What the task gives for this rank's part of a set, in the order of the set; the parts of the ranks are in their
-    order, too. Every rank must take all of it.
+    """Yield the micro-batches and task outputs of this rank's part of a set, in the order of the set.
 
-    The task is called without its DDP wrapper. All ranks take equally many batches, the missing ones as padding that
-    is not given, since a model may communicate in its forward pass.
+    The parts of the ranks are in order of rank. Every rank must exhaust it. The task is called without its DDP wrapper.
+    All ranks run equally many batches, since a model may communicate in its forward pass. Padding batches are not
+    yielded.
     """
     ranks = strategy.data_ranks
-    # BatchNorm's statistics are each rank's own until DDP's next forward; what is saved and evaluated is rank 0's
+    # BatchNorm's statistics differ between ranks until DDP's next forward; those of rank 0 are saved and evaluated
     ranks.share_first(buffer for buffer in task.buffers() if strategy.layout.holds(buffer))
     order = evaluation_order(len(loader.fetcher), micro_batch_size, ranks.rank, ranks.world_size, is_lockstep=True)
     with _evaluating(task):
@@ -214,7 +214,7 @@ class _Totals:
             self.sums[name] = self.sums[name] + mine if name in self.sums else mine
 
     def reduced(self) -> dict[str, torch.Tensor]:
-        """The sums over all ranks, by name; a rank without a batch adds zeros. Every rank must call it.
+        """Return the sums over all ranks, by name; a rank without a batch adds zeros. Every rank must call it.
 
         Raises:
             UnusableCode: the ranks have metrics of one name in different shapes.

@@ -2,7 +2,7 @@
 
 Without this, the others would wait in an all-reduce until the process group times out. The failing rank writes its
 reason into the group's store and aborts its communication; a watcher on each other rank sees the reason and aborts
-too, so that whatever collective it stands in returns with an error. A rank that stays in it all the same is ended.
+too, so that the collective that it is in returns with an error. A rank that stays in it nevertheless is ended.
 """
 
 import dis
@@ -33,34 +33,34 @@ Kind = Literal["error", "diverged", "oom", "full_disk"]
 
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 5.0
-"""How long a rank whose communication broke waits for a reason to appear before it blames the communication."""
+"""Seconds that a rank whose communication broke waits for another rank's reason before it blames the communication."""
 STUCK_SECONDS = 10.0
-"""How long a rank may stay in a collective after its communication was aborted, before its process is ended."""
+"""Seconds that a rank may stay in a collective after its communication was aborted, before its process is ended."""
 REASON_LENGTH = 4_000
-"""Characters of an exception's message that are kept."""
+"""Number of characters of an exception's message that are kept."""
 TRACEBACK_LENGTH = 100_000
 _GLOO = re.compile(r"(?:Gloo connectFullMesh failed with )?\[\S*gloo\S*:\d+\]", re.IGNORECASE)
-"""How the texts of gloo's errors begin: with a place in its source, such as `[.../gloo/transport/tcp/pair.cc:561]`."""
+"""Start of gloo's error texts: a place in its source, such as `[.../gloo/transport/tcp/pair.cc:561]`."""
 _REASON = "paceline/failure"
 _SEEN = "paceline/failure_seen"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a rank failed."""
+    """Reason for the failure of a rank, with the details that are reported."""
 
     rank: int
     reason: str
-    """`Type: message` of the exception; the message alone when it is an error of ours."""
+    """`Type: message` of the exception; the message alone for a `PacelineError`."""
     traceback_text: str
-    """Empty when it is an error of ours: its message says it all."""
+    """Traceback of the exception; empty for a `PacelineError`, whose message is complete."""
     exit_code: int = 1
-    """What the command line answers: an error of ours (data that are missing, say) brings its own."""
+    """Exit code of the command line; a `PacelineError` (such as missing data) has its own."""
     problem_code: str = ""
-    """Code of an error of ours, of a ConfigError that of its first problem; empty for an error of the user's code."""
+    """Code of a `PacelineError` (for a `ConfigError`, of its first problem); empty for an error of user code."""
     kind: Kind = "error"
-    """`diverged`: the loss or the weights are not finite. `oom`: there was not enough memory, on a GPU or the host.
-    `full_disk`: a disk took no more, see `is_full_disk`; with more room, the same training succeeds."""
+    """`diverged`: the loss or the weights are not finite. `oom`: memory ran out, on a GPU or the host. `full_disk`: a
+    disk is full, see `is_full_disk`; with more room, the same training succeeds."""
 
 
 class RankFailed(RuntimeError):
@@ -74,13 +74,13 @@ class RankFailed(RuntimeError):
 def failing_together(ranks: DistContext, body: Callable[[], Result]) -> Result:
     """Call `body` such that an exception on any rank ends it on all of them.
 
-    `body` is a function, not a `with` block, since what it holds must be released before the peers are freed: see
+    `body` is a function, not a `with` block, since its objects must be released before the peers are freed: see
     `abort_communication`.
 
     Raises:
         RankFailed: the body raised, or called `sys.exit`, on this or on another rank. Other errors of the
-            communication itself (a process that was killed, a time-out) pass through as they are: they say nothing
-            about the user's code.
+            communication itself (a process that was killed, a time-out) pass through unchanged: they do not come from
+            user code.
     """
     board = _Board(ranks) if ranks.world_size > 1 else None
     watcher = _Watcher(board) if board is not None else None
@@ -99,7 +99,7 @@ def failing_together(ranks: DistContext, body: Callable[[], Result]) -> Result:
 
 
 def describe(error: BaseException, rank: int) -> Failure:
-    """The failure behind an exception of this process."""
+    """Return the failure that an exception of this process stands for."""
     kind = kind_of(error)
     if isinstance(error, PacelineError):
         return Failure(rank, _storable(error.message, REASON_LENGTH), "", error.exit_code, error.code, kind)
@@ -110,10 +110,10 @@ def describe(error: BaseException, rank: int) -> Failure:
 
 
 def kind_of(error: BaseException) -> Kind:
-    """Tell errors apart by what is to be done about them."""
+    """Return the kind of an error, by what the user has to do about it."""
     if isinstance(error, Diverged):
         return "diverged"
-    # samples that do not fit into the cache are reported by an error of ours, on behalf of another one
+    # samples that do not fit into the cache are reported by a PacelineError whose cause is the original error
     told_for = error.__cause__ if isinstance(error, PacelineError) else error
     if isinstance(told_for, NoRoom) or (told_for and is_out_of_memory(told_for)):
         return "oom"
@@ -121,12 +121,12 @@ def kind_of(error: BaseException) -> Kind:
 
 
 def _storable(text: str, length: int) -> str:
-    """The text as every file, terminal and database takes it, and no longer than so many characters.
+    """Return the text in a form that every file, terminal and database accepts, shortened to about `length` characters.
 
     Lone surrogates stand for the bad bytes of a file name; control characters would steer a terminal.
     """
     if len(text) > length:
-        _, _, end = text[-length // 2 :].partition(" ")  # at a blank: half a secret would not be known for one
+        _, _, end = text[-length // 2 :].partition(" ")  # at a blank: half a secret would not be recognised
         begin = text[: length // 2]
         text = f"{begin}\n... {len(text) - len(begin) - len(end):,} characters left out ...\n{end}"
     plain = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
@@ -158,10 +158,10 @@ def _find_cause(error: BaseException, board: "_Board", ranks: DistContext) -> Fa
 
 
 def is_communication_error(error: BaseException) -> bool:
-    """Whether an exception comes from the process group rather than from the code that used it.
+    """Return True if an exception comes from the process group rather than from the code that used it.
 
-    The process group's errors have classes of their own, but gloo's are bare RuntimeErrors. Those are known by the
-    place in gloo's source in their text, and by coming out of compiled code: what a user raises may say anything.
+    The process group's errors have classes of their own, but gloo's are bare RuntimeErrors. They are recognised by the
+    place in gloo's source in their text, and by being raised in compiled code: a user's error may have any text.
     """
     if isinstance(error, dist.DistError):
         return True
@@ -169,7 +169,7 @@ def is_communication_error(error: BaseException) -> bool:
 
 
 def _was_raised_in_python(error: BaseException) -> bool:
-    """Whether the exception began with a `raise` statement, and not in a call of compiled code."""
+    """Return True if the exception began with a `raise` statement, and not in a call of compiled code."""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -183,7 +183,7 @@ def abort_communication(error: BaseException | None = None) -> None:
     """Make every collective operation, here and on the peers, end with an error. Errors on the way are ignored.
 
     NCCL has an abort for this. Gloo's peers are freed when the sockets close, which happens when the last reference
-    to the process group goes; the model's DDP wrapper holds one, and the frames of `error` hold the model.
+    to the process group is dropped. The model's DDP wrapper holds one, and the frames of `error` hold the model.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -208,15 +208,15 @@ class _Board:
             self.store.compare_set(_REASON, "", json.dumps(asdict(failure)))
 
     def read(self) -> Failure | None:
-        """The reason, if one has been written; also None when the store died with its rank before this one read it."""
+        """Return the failure that was posted; None without one, or if the store died with its rank before."""
         with suppress(Exception):
-            # what was acknowledged must be kept: rank 0 then ends, and its store with it
+            # an acknowledged failure must be kept here: rank 0 then ends, and its store with it
             if self._found is None and self.store.check([_REASON]):
                 self._found = Failure(**json.loads(self.store.get(_REASON)))
         return self._found
 
     def wait(self, seconds: float) -> Failure | None:
-        """Like `read`, giving the reason some time to appear."""
+        """Return the result of `read`, after waiting up to `seconds` for a failure to appear."""
         deadline = time.monotonic() + seconds
         while (failure := self.read()) is None and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -240,7 +240,7 @@ class _Board:
 
 
 class _Watcher:
-    """Looks at the board from a thread, and aborts this rank's communication when there is a reason to."""
+    """Polls the board in a thread, and aborts this rank's communication when a rank has failed."""
 
     def __init__(self, board: _Board) -> None:
         self._board = board

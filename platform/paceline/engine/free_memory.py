@@ -1,4 +1,4 @@
-"""How much memory trial steps took, and whether that leaves enough.
+"""Memory use of trial steps, and the check that it leaves enough free.
 
 Linux's files: https://docs.kernel.org/filesystems/proc.html (`status`, `clear_refs`) and
 https://docs.kernel.org/admin-guide/cgroup-v2.html (`memory.max`, `memory.current`).
@@ -19,35 +19,40 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.meter import peak_memory_bytes
 
 MARGIN = 0.1
-"""Share of the memory that is left free: for fragmentation, and for what training needs beside the trial steps."""
+"""Fraction of the memory that is left free, for fragmentation and for needs of training beyond the trial steps."""
 PROCESS = Path("/proc/self")
 CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Memory(Protocol):
-    """The memory that one rank's trial steps are made in."""
+    """Memory in which one rank's trial steps run."""
 
     def expects(self, size: int) -> bool:
-        """Whether steps at a micro batch of `size` samples may be tried."""
+        """Return True if steps with a micro batch of `size` samples may be tried."""
 
     def begin(self) -> None:
-        """Trial steps are about to begin."""
+        """Prepare for trial steps, just before them."""
 
     def end(self, size: int, extra: int) -> None:
-        """They came to their end; training needs `extra` bytes more. What they took must not be released yet."""
+        """Measure the memory of trial steps, just after them and before it is released.
+
+        Args:
+            size: samples of the micro batch.
+            extra: bytes that training needs beyond the trial steps.
+        """
 
     def holds(self, size: int) -> bool:
-        """Whether what they took leaves enough. To be called when all ranks have released it."""
+        """Return True if the trial steps left enough memory free. Call it when all ranks have released theirs."""
 
 
 def memory_of(ranks: DistContext) -> Memory:
-    """The memory of this rank's device. Every rank must call it, at rest."""
+    """Return the memory of this rank's device. Every rank must call it while no trial step runs."""
     sharers = count_sharers(ranks)
     return CudaMemory(ranks.device, sharers) if ranks.device.type == "cuda" else HostMemory(sharers)
 
 
 def count_sharers(ranks: DistContext) -> int:
-    """The ranks that use the same memory as this one, itself included: a GPU's, or a machine's."""
+    """Return the number of ranks that share this one's memory (of a GPU, or of a machine), itself included."""
     place = platform.node()
     if ranks.device.type == "cuda":
         place += str(torch.cuda.get_device_properties(ranks.device).uuid)
@@ -56,7 +61,7 @@ def count_sharers(ranks: DistContext) -> int:
 
 
 class CudaMemory:
-    """A GPU's: running out raises, so every size may be tried."""
+    """Memory of a GPU. Running out of it raises an error, so every size may be tried."""
 
     def __init__(self, device: torch.device, sharers: int) -> None:
         self._device = device
@@ -76,22 +81,22 @@ class CudaMemory:
 
     def holds(self, size: int) -> bool:
         free, total = torch.cuda.mem_get_info(self._device)
-        # contexts and libraries of all processes, and whatever else computes there
+        # contexts and libraries of all processes, and other programs on the GPU
         others = total - free - torch.cuda.memory_reserved(self._device)
         return self._peak * self._sharers + others <= (1 - MARGIN) * total
 
 
 class HostMemory:
-    """A machine's: the kernel kills whoever takes too much, so a size is tried only when it is expected to fit."""
+    """Memory of a machine. The kernel kills a process that takes too much, so only sizes expected to fit are tried."""
 
     def __init__(self, sharers: int) -> None:
         self._before = psutil.Process().memory_info().rss
         self._limit = (1 - MARGIN) * available_bytes(sharers)
         self._taken: dict[int, int] = {}
-        """Bytes that were taken at a size, beyond what the process had before the search."""
+        """Bytes taken at each size, beyond those that the process had before the search."""
 
     def expects(self, size: int) -> bool:
-        """Whether the line through the two sizes before stays below the limit; the first two are tried as they are."""
+        """Return True if a line through the two next smaller sizes stays below the limit; also for the first two."""
         before = sorted(each for each in self._taken if each < size)[-2:]
         if len(before) < 2:
             return True
@@ -110,7 +115,7 @@ class HostMemory:
 
 
 def forget_peak() -> None:
-    """Let the peak of this process's resident memory start again; where there is no way to, it only ever rises."""
+    """Reset the peak of this process's resident memory. Where the system cannot do that, the peak only ever rises."""
     try:
         (PROCESS / "clear_refs").write_text("5")
     except OSError:
@@ -118,10 +123,12 @@ def forget_peak() -> None:
 
 
 def available_bytes(sharers: int) -> int:
-    """Memory that this process can still take: its part of the machine's and the control groups', within its own limit.
+    """Return the bytes that this process can still take: its share of the machine's memory and the control groups'.
+
+    The limit of the process's own address space counts, too.
 
     Args:
-        sharers: processes that the machine's memory is for.
+        sharers: number of processes that share the machine's memory.
     """
     shared = min([psutil.virtual_memory().available, *below_cgroup_limits()])
     return max(0, min([shared // sharers, *_below_address_limit()]))
@@ -134,7 +141,7 @@ def _below_address_limit() -> Iterator[int]:
 
 
 def below_cgroup_limits(cgroups: Path = CGROUPS, process: Path = PROCESS) -> Iterator[int]:
-    """What each control group that the process is in leaves it; without limits, nothing is yielded."""
+    """Yield the bytes that each control group of the process leaves free; nothing without limits."""
     for root, path in _memory_cgroups(cgroups, process):
         folder = root / path.lstrip("/")
         # in a container the path may be the host's, and the container's own group is mounted as the root

@@ -1,7 +1,7 @@
 """Trials that run one after the other in the same process, each as if it were the first.
 
-What belongs to the process as a whole is noted before the first trial and put back after each. The process group of a
-trial is its own, so that nothing of one that failed reaches the next.
+Process-wide state is noted before the first trial and restored after each. Each trial has a process group of its own,
+so that a failed trial does not affect the next.
 """
 
 import ctypes
@@ -28,18 +28,18 @@ from paceline.engine.global_flags import FLAGS, HOOKS
 from paceline.engine.order import permutation
 
 FAREWELL_SECONDS = 10.0
-"""How long a rank that is done with a process group waits for the others to be done, too."""
+"""Seconds that a rank that is done with a process group waits for the others to be done, too."""
 
 
 class ProcessState:
-    """What a trial may change of its process: note it before the first one, `restore` it after each.
+    """State of the process that a trial may change: create it before the first trial, `restore` it after each.
 
-    These are torch's flags, hooks and random generators, numpy's and Python's random generators, numpy's handling of
+    It holds torch's flags, hooks and random generators, numpy's and Python's random generators, numpy's handling of
     errors, environment variables, the working directory, filters of warnings, levels of loggers, and limits of Python.
-    What code keeps in its own modules is not known here, and stays.
+    State that code keeps in its own modules is not restored.
 
-    All objects that there are before are left out of garbage collection from then on, which else takes longer than all
-    the rest together.
+    Objects that exist before are excluded from garbage collection from then on. Collecting them would take longer than
+    all other work of `restore` together.
     """
 
     def __init__(self) -> None:
@@ -50,9 +50,9 @@ class ProcessState:
         self._notes = [(put_back, note()) for note, put_back in _NOTED]
 
     def restore(self) -> None:
-        """Put everything back, and release what no trial needs any more. The trial must not be running.
+        """Restore the state, and release memory that is not used any more. The trial must not be running.
 
-        Also forgets the peak of the memory, so that the next trial's is its own, and what torch has compiled.
+        Also resets the peak of the memory, so that the next trial measures its own, and drops torch's compiled code.
         """
         for flag, value in self._flags:
             if flag.read() != value:
@@ -138,14 +138,14 @@ _NOTED: list[tuple[Callable[[], Any], Callable[[Any], None]]] = [
 
 
 def _forget_caches() -> None:
-    apply_compiler_settings(TrainerConfig())  # those of a trial that compiles nothing
+    apply_compiler_settings(TrainerConfig())  # the settings of a trial that compiles nothing
     permutation.cache_clear()
     torch.clear_autocast_cache()
     forget_sharding_caches()
 
 
 def release_memory() -> None:
-    """Give the memory of what is not referred to any more back to the system, and let its peak start again."""
+    """Return the memory of unreferenced objects to the system, and reset its peak."""
     gc.collect()
     if _uses_cuda():
         torch.cuda.empty_cache()
@@ -161,17 +161,17 @@ def release_memory() -> None:
 def fresh_process_group(
     store: Any, name: str, rank: int, world_size: int, backend: str, timeout_seconds: float
 ) -> Iterator[None]:
-    """A default process group of the body's own, in place of whatever there is. Every rank must enter it.
+    """Run the body with a new default process group, in place of the existing one. Every rank must enter it.
 
-    It is ended afterwards with all of its subgroups, also when the body has aborted it. Its sockets are closed once the
-    last thing that refers to it is gone: release the trainer, then `ProcessState.restore`.
+    The group is ended afterwards with all of its subgroups, also when the body has aborted it. Its sockets are closed
+    once the last reference to it is dropped: release the trainer, then call `ProcessState.restore`.
 
     Args:
-        store: a `torch.distributed.Store` that all ranks are connected to, and that outlives the group: that of the
-            first process group, say.
-        name: sets what the group writes into the store apart; the same on all ranks, and never used before.
+        store: a `torch.distributed.Store` that all ranks are connected to and that outlives the group, such as that of
+            the first process group.
+        name: prefix of the group's keys in the store; the same on all ranks, and never used before.
         backend: `gloo`, `nccl`, or one for each kind of device (`cpu:gloo,cuda:nccl`).
-        timeout_seconds: how long a collective operation may wait for the other ranks.
+        timeout_seconds: seconds that a collective operation may wait for the other ranks.
     """
     end_process_groups()
     own = PrefixStore(name, store)
@@ -180,17 +180,17 @@ def fresh_process_group(
     failed = True
     try:
         yield
-        failed = not dist.is_initialized()  # the body has caught what went wrong, and aborted the group
+        failed = not dist.is_initialized()  # the body has caught an error, and aborted the group
     finally:
         leave_together(own, world_size, waits=not failed)
         end_process_groups(abort=failed)
 
 
 def leave_together(store: Any, world_size: int, waits: bool = True) -> None:
-    """Wait until no rank needs the connections any more: gloo's break when one side is closed with the other at work,
-    and so do those to the store when the process that holds it ends.
+    """Wait until no rank needs the connections any more.
 
-    A rank that failed does not wait for the others, and they not for it.
+    A connection of gloo breaks when one side closes while the other still uses it. Connections to the store break when
+    the process that holds it ends. A rank that failed does not wait for the others, nor they for it.
     """
     with suppress(dist.DistError):
         if store.add("paceline/left", 1) == world_size:

@@ -1,4 +1,4 @@
-"""Variance and squared norm of a step's gradient, from the parts that it is the mean of: a rank's, or a micro-batch's.
+"""Variance and squared norm of a step's gradient, from the parts that it is the mean of: one per rank or micro-batch.
 
 With h_k the gradient of the sum of losses of part k, w_k its weight, W the sum of the K weights and g = sum(h_k)/W,
 
@@ -22,11 +22,14 @@ from paceline._compat.torch import foreach_add_, foreach_norm
 from paceline.engine.dist_context import DistContext
 
 Weight = float | Tensor
-"""What a sum of losses is divided by for its mean: samples, or tokens that count; a number here or on the device."""
+"""Divisor that turns a sum of losses into their mean: the number of samples, or of tokens that count.
+
+A Python number, or a tensor on the device.
+"""
 
 
 class RankParts:
-    """One part a rank, seen when DDP exchanges it."""
+    """One part per rank, taken in when DDP exchanges it."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._numbers: dict[Tensor, int] = {parameter: number for number, parameter in enumerate(parameters)}
@@ -39,19 +42,19 @@ class RankParts:
             self._norms[self._numbers[parameter]] = norm
 
     def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
-        """Squared norm and weight of the rank's gradient, nothing where it has no sample; starts again.
+        """Return squared norm and weight of the rank's gradient, and reset. Empty if the rank has no sample.
 
         Args:
-            weights: of the rank's micro batches that count.
+            weights: weights of the rank's micro batches that count.
         """
-        # in the order of the parameters: that of the buckets changes when a run is resumed, and so would the last bits
+        # in order of the parameters: the order of the buckets changes when a run is resumed, and so would the last bits
         norms = [self._norms[number] for number in sorted(self._norms)]
         self._norms = {}
         return [(_sum_of_squares(norms), sum(weights))] if weights else []
 
 
 class MicroBatchParts:
-    """One part a micro batch of the only process. Keeps a second copy of the gradients during a step."""
+    """One part per micro batch of the only process. Keeps a second copy of the gradients during a step."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = list(parameters)
@@ -72,10 +75,10 @@ class MicroBatchParts:
             self._sums = {}
 
     def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
-        """Squared norm and weight of each micro batch's gradient; starts again.
+        """Return squared norm and weight of each micro batch's gradient, and reset.
 
         Args:
-            weights: of the micro batches.
+            weights: weights of the micro batches.
         """
         squares, self._squares = self._squares, []
         return list(zip(squares, weights, strict=True))
@@ -91,12 +94,12 @@ class Moments(NamedTuple):
 
 
 class StepNumbers(NamedTuple):
-    """What all ranks know together of a step's gradient; norms are of scaled gradients."""
+    """Statistics of a step's gradient over all ranks; norms are of scaled gradients."""
 
     squares_by_weight: float
     """Sum over the parts of squared norm / weight."""
     parts: float
-    """Those with a weight above 0."""
+    """Number of parts with a weight above 0."""
     weight: float
     square: float
     """Squared norm of the mean gradient."""
@@ -106,12 +109,12 @@ class StepNumbers(NamedTuple):
         """Return the estimates; None where fewer than two parts count, or a gradient is not finite.
 
         Args:
-            samples: of the global batch.
-            weight_per_sample: what the parts' gradients were divided by, beside the number of samples.
+            samples: number of samples in the global batch.
+            weight_per_sample: further divisor of the parts' gradients, beside the number of samples.
         """
         if self.parts < 2 or not all(isfinite(number) for number in self):
             return None
-        # DDP's factor, that of the samples (see `LocalForwardBackward`) and fp16's
+        # the factors of DDP, of the samples (see `LocalForwardBackward`) and of fp16
         factor = samples * weight_per_sample / world_size / self.loss_scale
         square = self.square / self.loss_scale**2
         between = (self.squares_by_weight * factor**2 - self.weight * square) / (self.parts - 1)
@@ -119,10 +122,10 @@ class StepNumbers(NamedTuple):
 
 
 class GradientNoise:
-    """Sees the parts of each step's gradient, see `GradientObserver`.
+    """Observer of the parts of each step's gradient, see `GradientObserver`.
 
     Args:
-        parameters: those that are trained.
+        parameters: trained parameters.
     """
 
     def __init__(self, parameters: list[nn.Parameter], ranks: DistContext) -> None:
@@ -144,19 +147,21 @@ class GradientNoise:
 
     @torch.no_grad()
     def numbers(self, weights: list[Weight], loss_scale: Tensor) -> Tensor:
-        """Return the fields of `StepNumbers` of all ranks together: float64, shape [5]. Every rank must call it, when
-        the parameters hold the gradient divided by the whole weight. Waits for no device.
+        """Return the fields of `StepNumbers` over all ranks: float64, shape [5].
+
+        Every rank must call it, when the parameters hold the gradient divided by the whole weight. Does not wait for
+        the device.
 
         Args:
-            weights: of this rank's micro-batches that count.
-            loss_scale: what all gradients are multiplied by: float, shape [].
+            weights: weights of this rank's micro-batches that count.
+            loss_scale: factor on all gradients: float, shape [].
         """
         mine = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
         for square, weight in self.parts.take(weights):
             weight = torch.zeros_like(square) + weight
             counts = weight > 0
             mine[:3] += torch.stack([torch.where(counts, square / weight, 0.0), counts.to(weight), weight])
-        if self.ranks.is_first:  # one rank's alone, so that all of them compute with the same bits
+        if self.ranks.is_first:  # from one rank only, so that all ranks compute with the same bits
             gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
             mine[3] = _sum_of_squares(foreach_norm(gradients))
         together = self.ranks.sum(mine)
@@ -164,5 +169,5 @@ class GradientNoise:
 
 
 def _sum_of_squares(norms: Iterable[Tensor]) -> Tensor:
-    """float64, shape []."""
+    """Return the sum of the squared norms: float64, shape []."""
     return torch.stack(list(norms)).to(torch.float64).square().sum()

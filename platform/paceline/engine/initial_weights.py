@@ -20,29 +20,29 @@ from paceline.errors import ConfigError, PacelineError, Problem
 from paceline.tasks._task import Task
 
 WRAPPING_KEYS = ("state_dict", "model_state_dict", "model")
-"""Under which training scripts keep the state dict of the model in a file with more in it."""
+"""Keys under which training scripts keep the state dict of the model in a file with other content."""
 MODEL_PREFIX = "model."
 SHOWN_NAMES = 4
-"""Names of each kind that an error lists, at the most."""
+"""Largest number of names of each kind in an error."""
 Weights = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Differences:
-    """How weights differ from those of a model, by name."""
+    """Differences between loaded weights and those of a model, by name."""
 
     missing: list[str]
-    """In the model alone."""
+    """Names in the model only."""
     unexpected: list[str]
-    """In the weights alone."""
+    """Names in the loaded weights only."""
     shapes: dict[str, tuple[list[int], list[int]]]
-    """Shape in the weights and in the model, where it differs."""
+    """Shape in the loaded weights and in the model, by name, where the two differ."""
 
     def __bool__(self) -> bool:
         return bool(self.missing or self.unexpected or self.shapes)
 
     def text(self) -> str:
-        """The differences, shortened."""
+        """Return the differences as a text, shortened."""
         shapes = [f"{name} {there} there, {here} here" for name, (there, here) in self.shapes.items()]
         parts = {"missing": self.missing, "unexpected": self.unexpected, "of another shape": shapes}
         return "; ".join(f"{len(names)} {kind}: {_listed(names)}" for kind, names in parts.items() if names)
@@ -52,7 +52,7 @@ def load_initial_weights(task: Task, config: ExperimentConfig, place: Path) -> W
     """Load weights into the model of a task, in place, and return all of them. Draws no random number.
 
     Args:
-        task: just built, on the CPU.
+        task: newly built task, on the CPU.
         place: a file, or a folder with `model.safetensors`.
 
     Raises:
@@ -68,7 +68,7 @@ def load_initial_weights(task: Task, config: ExperimentConfig, place: Path) -> W
     chosen = {name: each for name, each in weights.items() if name not in skipped}
     differences = compare(chosen, {name: each for name, each in own.items() if name not in skipped})
     if differences.missing and config.trainer.remove_redundant_bias:
-        # weights of a run without them; what prepares the model for training removes them anyway
+        # weights of a run without the redundant biases; `prepare` removes them for training anyway
         remove_redundant_bias(task.model)
         own = task.model.state_dict()
         differences = compare(chosen, {name: each for name, each in own.items() if name not in skipped})
@@ -80,7 +80,7 @@ def load_initial_weights(task: Task, config: ExperimentConfig, place: Path) -> W
 
 
 def read_weights(place: Path) -> Weights:
-    """Weights and buffers by name. Nothing is unpickled.
+    """Read weights and buffers by name, without unpickling any object.
 
     Raises:
         ConfigError: the file cannot be read, or is not a state dict.
@@ -95,7 +95,7 @@ def read_weights(place: Path) -> Weights:
         raise
     except (OSError, SafetensorError) as error:
         raise _unreadable(place, str(error)) from None
-    except UnpicklingError:  # whose text advises to unpickle
+    except UnpicklingError:  # its text advises to unpickle
         raise _unreadable(place, "it holds more than tensors, numbers and texts, or is another kind of file") from None
     except Exception as error:  # in a file of another kind, torch.load fails in any way, such as by a KeyError
         first_line = next(iter(str(error).splitlines()), "")
@@ -104,7 +104,7 @@ def read_weights(place: Path) -> Weights:
 
 
 def compare(weights: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> Differences:
-    """The differences between weights and a model's own; one that shares its memory with a loaded one is not missing.
+    """Return the differences between loaded weights and a model's; tied weights are not missing if one is loaded.
 
     Args:
         own: the model's weights and buffers, by name.
@@ -142,7 +142,7 @@ def _require_loadable(weights: Weights, own: Weights, place: Path) -> None:
 
 
 def _without_model_prefix(weights: Weights, own: Collection[str]) -> Weights:
-    """Lightning's checkpoints name the weights of an attribute `model`."""
+    """Return the weights without the prefix `model.`, which Lightning's checkpoints have."""
     if not all(name.startswith(MODEL_PREFIX) for name in weights) or any(name.startswith(MODEL_PREFIX) for name in own):
         return weights
     return {name.removeprefix(MODEL_PREFIX): each for name, each in weights.items()}
@@ -171,7 +171,7 @@ def _mismatch(config: ExperimentConfig, differences: Differences, own: Mapping[s
 
 
 def _pattern(names: list[str]) -> str:
-    """A regular expression for the modules that hold the names."""
+    """Return a regular expression that matches the modules that hold the names."""
     modules = dict.fromkeys(name.rpartition(".")[0] for name in names)
     if "" in modules:
         return "^(" + "|".join(re.escape(name) for name in names) + ")$"

@@ -1,10 +1,10 @@
 """Training data from an `IterableDataset`: sharded over the ranks and their loader processes, and resumable.
 
-Element i of the stream belongs to shard i modulo the number of shards, of which each loader process of each rank has
-one; a data set with a method `shard(num_shards=, index=)`, as those of Hugging Face have, is sharded by that. The
-generators of torch, numpy and random are seeded from (seed, epoch, i) before element i is asked for, so that all
-processes see the same stream, also one that shuffles. A resumed run restores the data set's `state_dict` where it has
-one (torchdata's convention), and else skips what was consumed.
+Each loader process of each rank has one shard. Element i of the stream belongs to shard i modulo the number of shards.
+A data set with a method `shard(num_shards=, index=)`, such as Hugging Face's, is sharded by that method. The generators
+of torch, numpy and random are seeded from (seed, epoch, i) before element i is read, so that all processes see the same
+stream, even if it shuffles. A resumed run restores the data set's `state_dict` if it has one (torchdata's convention),
+and otherwise skips the consumed elements.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,14 +25,14 @@ from paceline.errors import TrainingError, UnusableCode
 
 
 class ShardState(NamedTuple):
-    """How far a shard has been read."""
+    """Read position in a shard."""
 
     batches: int = 0
     """Micro-batches consumed in this epoch."""
     elements: int = 0
     """Elements of the stream read in this epoch, those of other shards included."""
     dataset: Any = None
-    """The data set's own state after them; None if it has none."""
+    """The data set's own `state_dict` after them; None if it has none."""
 
 
 class _Read(NamedTuple):
@@ -57,8 +57,8 @@ class _Shards(IterableDataset[_Read]):
         self.rank, self.world_size = ranks.rank, ranks.world_size
         self.epoch = 0
         self.first = 0
-        """The shard of the rank's own that the first loader process reads: a resumed run starts with the one that is
-        next."""
+        """Index among the rank's shards of the one that the first loader process reads. A resumed run starts with the
+        shard that is next."""
         self.states: Mapping[int, ShardState] = {}
 
     def __iter__(self) -> Iterator[_Read]:
@@ -95,7 +95,7 @@ class _Reader:
             self._dataset.set_epoch(epoch)
 
     def resume(self, state: ShardState, micro_batch_size: int) -> int:
-        """Continue from a state; returns the micro-batches consumed so far."""
+        """Continue from a state, and return the number of micro-batches consumed so far."""
         if state.dataset is not None and hasattr(self._dataset, "load_state_dict"):
             self._dataset.load_state_dict(state.dataset)
             self._elements = state.elements
@@ -119,7 +119,7 @@ class _Reader:
                 yield sample
 
     def state(self, batches: int) -> ShardState:
-        """How far the shard has been read."""
+        """Return the read position in the shard, after `batches` micro-batches."""
         own = self._dataset.state_dict() if hasattr(self._dataset, "state_dict") else None
         return ShardState(batches, self._elements, own)
 
@@ -152,7 +152,7 @@ class IterableStream:
     ) -> None:
         self.micro_batch_size = micro_batch_size
         self.steps_per_epoch = max_steps
-        """Optimizer steps of the training: how many a pass over the stream takes is not known."""
+        """Optimizer steps of the training: the number of steps in a pass over the stream is not known."""
         self.samples_per_epoch = float("inf")
         self.scheduled: ScheduledSteps | None = None
         self.wait_seconds = 0.0
@@ -164,9 +164,9 @@ class IterableStream:
         self._num_workers = num_workers
         self._prefetch_factor = prefetch_factor
         self._states: dict[int, ShardState] = {}
-        """Of this rank's loader processes: what has been trained on."""
+        """Read position of each of this rank's shards after the micro-batches that have been trained on."""
         self._least = share * ranks.world_size if drop_last else 1
-        """Fewest samples of a global batch."""
+        """Smallest number of samples in a global batch."""
         self._epoch = 0
         self._last_worker = -1
         self._loader: DataLoader[Any] | None = None
@@ -174,7 +174,7 @@ class IterableStream:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """JSON values without which a position in the data means nothing."""
+        """JSON values that must be the same on resuming for a position in the data to be valid."""
         return {
             "iterable": type(self._shards.dataset).__name__,
             "world_size": self._ranks.world_size,
@@ -184,11 +184,11 @@ class IterableStream:
         }
 
     def epochs(self, samples: int) -> float:
-        """Passes over the stream that are finished: its length is not known."""
+        """Return the number of finished passes over the stream; fractions are unknown, as is its length."""
         return float(self._epoch)
 
     def batches(self, position: Position) -> Iterator[tuple[MicroBatch, Any]]:
-        """Micro-batches from the position to the end of the epoch. Every rank must read them alike."""
+        """Yield the micro-batches from the position to the end of the epoch. Every rank must iterate equally far."""
         if position.epoch != self._epoch:
             self._epoch, self._states, self._last_worker = position.epoch, {}, -1
         self._shards.epoch, self._shards.states = position.epoch, dict(self._states)
@@ -216,13 +216,13 @@ class IterableStream:
             step, counts = ahead, counts_ahead
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the shards of all ranks have been read. Every rank must call it."""
+        """Return the read positions in the shards of all ranks. Every rank must call it."""
         workers = {str(worker): tuple(state) for worker, state in self._states.items()}
         own = {"workers": workers, "last": self._last_worker}
         return {"epoch": self._epoch, "shards": self._ranks.gather_objects(own)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from there."""
+        """Continue from the read positions of a `state_dict`."""
         self._epoch = state["epoch"]
         own = state["shards"][self._ranks.rank]
         self._states = {int(worker): ShardState(*each) for worker, each in own["workers"].items()}
@@ -252,7 +252,7 @@ class IterableStream:
         return found
 
     def _exchange(self, step: list[_Read]) -> list[tuple[int, int]]:
-        """Samples and micro-batches of each rank in a step."""
+        """Return the numbers of samples and of micro-batches of each rank in a step."""
         mine = [float(sum(read.samples for read in step)), float(len(step))]
         return [(int(samples), int(number)) for samples, number in self._ranks.gather_numbers(mine)]
 

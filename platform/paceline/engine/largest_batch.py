@@ -1,7 +1,7 @@
 """`data.micro_batch_size: max`: the largest micro batch that fits into memory on every rank.
 
-Sizes are tried by disposable steps before training: doubled until one does not fit, then bisected. After each trial the
-ranks agree, so all of them find the same.
+Sizes are tried by disposable steps before training: doubled until one does not fit, then bisected. The ranks agree
+after each trial, so all of them find the same size.
 """
 
 import json
@@ -24,9 +24,9 @@ from paceline.engine.trial_steps import Parts, independent, quick_release, ran_o
 from paceline.errors import TrainingError
 
 START = 2
-"""The first size: with a single sample, BatchNorm may have no variance to compute, and refuses."""
+"""First size that is tried: with a single sample, BatchNorm may raise an error, since it cannot compute a variance."""
 KEY = "largest_batch"
-"""Where a checkpoint holds what was found."""
+"""Key of the search's result in a checkpoint."""
 SETTINGS = (
     "precision",
     "activation_checkpointing",
@@ -38,11 +38,11 @@ SETTINGS = (
     "remove_redundant_bias",
     "zero_grad",
 )
-"""What may differ in a run that was branched off another one, and changes the memory that a sample takes."""
+"""Trainer settings that change the memory per sample, and that may differ in a run branched off another one."""
 
 
 class LargestBatch:
-    """The search of one run, and what its checkpoints remember of it."""
+    """The search of one run, and its record in the run's checkpoints."""
 
     def __init__(self, config: ExperimentConfig, asked: OpenBatchSizes, ranks: DistContext, reporter: Reporter) -> None:
         self._config = config
@@ -51,12 +51,12 @@ class LargestBatch:
         self._reporter = reporter
 
     def settle(self, checkpoint: Path | None, parts: Parts) -> BatchSizes:
-        """The batch sizes to train with. Every rank must call it.
+        """Return the batch sizes to train with. Every rank must call it.
 
         Args:
-            checkpoint: the valid one that training resumes from; what was found before it stays, since memory differs
-                a little from day to day, and another micro batch would change the last bits.
-            parts: what to make trial steps with.
+            checkpoint: valid checkpoint that training resumes from. The size that it records is used again: free
+                memory varies a little from day to day, and another micro batch would change the last bits.
+            parts: parts to make trial steps with.
 
         Raises:
             TrainingError: not even one sample fits.
@@ -69,7 +69,7 @@ class LargestBatch:
         return sizes
 
     def values(self, sizes: BatchSizes) -> dict[str, Any]:
-        """What each checkpoint is to hold, as JSON values."""
+        """Return the record for each checkpoint, as JSON values."""
         return {KEY: {"micro_batch_size": sizes.micro_batch_size, "found_for": self._circumstances()}}
 
     def _tell(self, kind: str, **details: Any) -> None:
@@ -77,7 +77,7 @@ class LargestBatch:
             self._reporter.event(kind, **details)
 
     def _circumstances(self) -> dict[str, Any]:
-        """What the size depends on, as far as it may change from one start of a run to the next."""
+        """Return the settings that the size depends on and that may change between two starts of a run."""
         device = self._ranks.device
         return {
             "world_size": self._ranks.world_size,
@@ -88,7 +88,7 @@ class LargestBatch:
         }
 
     def _saved(self, checkpoint: Path | None) -> int | None:
-        """Rank 0 reads, for all."""
+        """Return the size recorded in a checkpoint under the same circumstances, else None; rank 0 reads it for all."""
         found = 0
         if checkpoint is not None and self._ranks.is_first:
             with suppress(KeyError):  # of a run that had a number
@@ -109,7 +109,7 @@ class LargestBatch:
         return largest
 
     def _try_sizes(self, parts: Parts) -> tuple[int | None, int]:
-        """The largest size that fits, and the number of ranks that the last one tried did not fit on."""
+        """Return the largest size that fits, and the number of ranks on which the last size tried did not fit."""
         memory = memory_of(self._ranks)
         with undisturbed(self._ranks.device):
             own, (train_loader, validation_loaders) = independent(parts), parts.loaders()
@@ -144,14 +144,14 @@ class Trials:
         self._memory = memory
         self._ranks = ranks
         self.failed = 0
-        """The ranks that the last size did not fit on."""
+        """Number of ranks on which the last size did not fit."""
 
     def fits(self, size: int) -> bool:
-        """Whether steps at a micro batch of `size` samples fit on every rank."""
+        """Return True if steps with a micro batch of `size` samples fit on every rank."""
         return (
             self._on_every_rank(self._memory.expects(size))
             and self._on_every_rank(self._got_through(size))
-            # the ranks have just met, so all of them have released what they took
+            # the ranks have just synchronised, so all of them have released their memory
             and self._on_every_rank(self._memory.holds(size))
         )
 
@@ -173,10 +173,10 @@ class Trials:
 
 
 def usable_sizes(share: int) -> list[int]:
-    """The sizes of micro batches that differ in how many of them a share of samples takes, ascending.
+    """Return the micro batch sizes worth trying, ascending: each splits a share of samples into another number of them.
 
-    They are the distinct ceil(share / n). Any other size takes as many micro batches as the next smaller one of these,
-    so there is no need to try it.
+    They are the distinct ceil(share / n). Any other size takes as many micro batches as the next smaller size of these,
+    so it need not be tried.
     """
     sizes, count = [], 1
     while (size := -(-share // count)) > 1:
@@ -186,7 +186,7 @@ def usable_sizes(share: int) -> list[int]:
 
 
 def largest_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    """The largest of some ascending sizes that fits; None when none does. If one fits, so does each smaller one."""
+    """Return the largest of ascending sizes that fits; None if none fits. If a size fits, so must all smaller ones."""
     fitting, failing = -1, len(sizes)
     index = bisect_right(sizes, START) - 1
     while fitting + 1 < failing:
@@ -202,7 +202,7 @@ def largest_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> int 
 
 
 def _forget_peak(device: torch.device) -> None:
-    """The peak that a run reports is that of its training."""
+    """Reset the peak memory, so that a run reports the peak of its training."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:

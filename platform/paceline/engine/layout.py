@@ -1,4 +1,4 @@
-"""How the training state is spread over the ranks, and how it becomes whole again for a checkpoint."""
+"""Layout of the training state over the ranks, and its collection into whole tensors for a checkpoint."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,48 +40,48 @@ class Replicated:
     """Every rank holds everything. `Sharded` (fsdp) and `Staged` (pipeline) are the other layouts."""
 
     is_spread = False
-    """Whether a rank holds only a part, so that every rank must take part in `collect`."""
+    """True if a rank holds only a part of the state, so that every rank must take part in `collect`."""
     is_sliced = False
-    """Whether each parameter is cut up over the ranks. Every forward pass is then a collective operation, so that all
-    ranks need equally many."""
+    """True if each parameter is sliced over the ranks. Every forward pass is then a collective operation, so that all
+    ranks need equally many passes."""
 
     def numbers(self, parameters: list[nn.Parameter]) -> list[int]:
-        """The place of each of this rank's trainable parameters among those of the whole task."""
+        """Return the index of each of this rank's trainable parameters among those of the whole task."""
         return list(range(len(parameters)))
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a parameter or buffer of the task is one of those that this rank works with."""
+        """Return True if this rank works with a parameter or buffer of the task."""
         return True
 
     def local(self, tensor: Tensor) -> Tensor:
-        """This rank's part of one of its parameters or gradients; shares its memory."""
+        """Return this rank's part of one of its parameters or gradients; shares memory with it."""
         return tensor
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """CPU copies of whole tensors, from what every rank holds of them; complete on rank 0."""
+        """Return CPU copies of whole tensors, collected from the parts of all ranks; complete on rank 0."""
         return {name: copied(tensor) for name, tensor in tensors.items()}
 
     def each_whole(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Name and whole tensor, sorted by name; complete on rank 0. Every rank must exhaust it."""
+        """Yield name and whole tensor, sorted by name; complete on rank 0. Every rank must exhaust it."""
         yield from sorted(self.collect(tensors).items())
 
     def collect_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Rows]:
         """Return CPU copies of the rows that this rank saves, where the layout is sliced.
 
-        Those of all ranks make up the tensors; rank 0 has each name.
+        The rows of all ranks together are the whole tensors; rank 0 has every name.
         """
         raise NotImplementedError
 
     def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for what is not a tensor."""
+        """Return the values of all ranks that are not tensors, by name; complete on rank 0."""
         return dict(values)
 
     def collect_nested(self, values: Any) -> Any:
-        """JSON values of a component, nested; complete on rank 0."""
+        """Return the nested JSON values of a component; complete on rank 0."""
         return values
 
     def place(self, whole: Tensor, like: Tensor) -> Tensor:
-        """What this rank holds of a whole tensor, in the form of `like`."""
+        """Return this rank's part of a whole tensor, in the form of `like`."""
         return whole
 
     def reshard(self, task: nn.Module) -> None:
@@ -101,7 +101,7 @@ WHOLE = Replicated()
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU."""
+    """Return a contiguous copy on the CPU."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     return copy.copy_(tensor.detach())
 

@@ -1,4 +1,4 @@
-"""A run that is resumed with another length: what that means for its learning rates."""
+"""Effect on the learning rates when a run is resumed with another length."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from paceline.engine.state import Position
 from paceline.lr_schedulers.base import LRSchedulerConfig
 
 KEY = "plan"
-"""Of what `state.json` keeps: the plan that the run was trained by."""
+"""Key in `state.json` of the plan that the run was trained by."""
 LOOKED_AT = 1000
-"""Optimizer steps at which the two schedules are compared, at the most."""
+"""Approximate number of optimizer steps at which the two schedules of a long run are compared."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class LengthChange:
     """True if a callback had ended the run, and the user extends it."""
 
     def text(self, schedule: str) -> str:
-        """The change as a line for the user.
+        """Return the change as a line for the user.
 
         Args:
             schedule: name of the schedule.
@@ -54,7 +54,7 @@ class LengthChange:
 
 
 def plan_values(plan: TrainPlan) -> dict[str, Any]:
-    """JSON values of the plan for a checkpoint."""
+    """Return the plan as JSON values for a checkpoint."""
     lengths = {"lr_steps": plan.lr_steps, "lr_steps_per_epoch": plan.lr_steps_per_epoch}
     return {KEY: {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, **lengths}}
 
@@ -67,11 +67,11 @@ def length_change(
     warmup_steps: int,
     was_stopped_early: bool = False,
 ) -> LengthChange | None:
-    """Compare the plan with the one that a checkpoint was trained by; None if there is nothing to tell.
+    """Compare the plan with the one that a checkpoint was trained by; None if there is nothing to report.
 
     Args:
-        values: of the checkpoint.
-        lr_at: the learning rate that the schedule's factors multiply, by the step.
+        values: values of the checkpoint.
+        lr_at: function from the step to the learning rate that the schedule's factor multiplies.
     """
     before = values.get(KEY)
     if before is None or (before["total_steps"] == plan.total_steps and not was_stopped_early):
@@ -79,7 +79,7 @@ def length_change(
     position = Position(**values["position"])
     step, done = position.step, plan.lr_step(position)
     scheduler = LRSchedulerConfig.of(config.lr_scheduler)
-    # a checkpoint of an earlier version has the steps alone
+    # a checkpoint of an earlier version has only the steps
     steps_before = before.get("lr_steps", before["total_steps"])
     per_epoch_before = before.get("lr_steps_per_epoch", before["steps_per_epoch"])
     old = scheduler.build(steps_before, warmup_steps, per_epoch_before)

@@ -1,8 +1,7 @@
 """From sample ids to batches on the device.
 
-Whatever fetches a sample seeds torch, numpy and random from (seed, epoch, sample id) before, so that the user's own
-random transforms give the same sample whichever process loads it. Before the user's own `collate_fn` they are seeded
-again, for the batch.
+Before a sample is fetched, torch, numpy and random are seeded from (seed, epoch, sample id), so that a user's random
+transforms give the same sample in any process. They are seeded again for the batch before a custom `collate_fn`.
 """
 
 import signal
@@ -26,21 +25,21 @@ Finished = TypeVar("Finished")
 
 @runtime_checkable
 class SlicedDataset(Protocol):
-    """A data set that gives whole batches, so that nothing is done sample by sample."""
+    """A data set that returns whole batches, without work per sample."""
 
     def __len__(self) -> int: ...
 
     def batch(self, ids: torch.Tensor, seed: int, epoch: int) -> Any:
-        """The samples `ids` (int64, [batch]) of an epoch as one batch."""
+        """Return the samples `ids` (int64, [batch]) of an epoch as one batch."""
 
 
 class Fetcher(ABC):
     """Turns an (epoch, ids) key into a batch; runs in the training process or in a loader process."""
 
     needs_processes = True
-    """Whether loader processes take work off the training process. Where not, there are none."""
+    """True if loader processes take work off the training process. If False, none are started."""
     is_on_device = False
-    """Whether its batches are on the device already."""
+    """True if the batches are on the device already."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -48,7 +47,7 @@ class Fetcher(ABC):
 
     @abstractmethod
     def fetch(self, epoch: int, ids: torch.Tensor) -> Any:
-        """The samples `ids` (int64, [batch]) of an epoch as one batch."""
+        """Return the samples `ids` (int64, [batch]) of an epoch as one batch."""
 
     def __getitem__(self, key: tuple[int, torch.Tensor]) -> Any:
         return self.fetch(*key)
@@ -64,7 +63,7 @@ class SeededFetcher(Fetcher):
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         """Args:
-        collate_fn: makes a batch of a list of samples; None: the data set's own, else torch's default.
+        collate_fn: makes a batch of a list of samples. None: the data set's `collate_fn`, else torch's default.
         """
         self.dataset = dataset
         self.seed = seed
@@ -75,7 +74,7 @@ class SeededFetcher(Fetcher):
         return len(self.dataset)  # type: ignore[arg-type]
 
     def fetch(self, epoch: int, ids: torch.Tensor) -> Any:
-        """The samples `ids` (int64, [batch]) of an epoch as one batch."""
+        """Return the samples `ids` (int64, [batch]) of an epoch as one batch."""
         if self.is_sliced:
             return self.dataset.batch(ids, self.seed, epoch)  # type: ignore[union-attr]
         samples = [self._sample(epoch, index) for index in ids.tolist()]
@@ -89,7 +88,7 @@ class SeededFetcher(Fetcher):
 
 
 def _own_collate(dataset: Any) -> Callable[[list[Any]], Any]:
-    """The `collate_fn` of a data set, or of the one that it is a subset of, as after `random_split`."""
+    """Return the `collate_fn` of a data set, or of the data set that it is a `Subset` of (see `random_split`)."""
     while not hasattr(dataset, "collate_fn") and isinstance(dataset, Subset):
         dataset = dataset.dataset
     collate: Callable[[list[Any]], Any] = getattr(dataset, "collate_fn", default_collate)
@@ -113,14 +112,14 @@ class BatchLoader:
         self.fetcher = fetcher
         self.transfer = Transfer(device, dtype, memory_format)
         self.wait_seconds = 0.0
-        """Time spent waiting for data since the start."""
+        """Seconds spent waiting for data since the start."""
         self._keys = _Keys()
         num_workers = num_workers if fetcher.needs_processes else 0
         pin = device.type == "cuda" and pin_memory is not False and not fetcher.is_on_device
         # From memory that is not page-locked a copy would wait anyway.
         self._copy_stream = CopyStream(device, self.transfer) if pin else None
         self.start: Callable[[Any], Any] = self.transfer if self._copy_stream is None else self._copy_stream.start
-        """Moves a batch to the device, or begins to."""
+        """Function that moves a batch to the device, or starts to."""
         # Without loader processes and pinning the DataLoader would only add its overhead to every batch.
         self._loader: DataLoader[Any] | None = (
             DataLoader(
@@ -139,7 +138,7 @@ class BatchLoader:
         )
 
     def load(self, epoch: int, micro_batches: Iterable[MicroBatch]) -> Iterator[tuple[MicroBatch, Any]]:
-        """Each of `micro_batches` in turn, with its batch on the device."""
+        """Yield each of `micro_batches` in turn, with its batch on the device."""
         if self._loader is None:
             return self._load_here(epoch, micro_batches)
         started = self._load_ahead(self._loader, epoch, micro_batches)
@@ -180,7 +179,7 @@ def keep_as_is(batch: Any) -> Any:
 
 
 def ignore_interrupts(worker: int) -> None:
-    # A Ctrl-C in a terminal, and its end, reach the loader processes too, but the state is yet to be saved.
+    # Ctrl-C in a terminal, or closing it, signals the loader processes too, but the state is yet to be saved.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -188,14 +187,14 @@ def ignore_interrupts(worker: int) -> None:
 def _ask(
     epoch: int, micro_batches: Iterable[MicroBatch], asked: deque[MicroBatch]
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    # Loader processes read ahead: what has been asked for waits here until its batch comes out.
+    # Loader processes read ahead: a requested micro batch waits here until its batch is loaded.
     for micro_batch in micro_batches:
         asked.append(micro_batch)
         yield epoch, micro_batch.ids
 
 
 class _Keys:
-    """The sampler of the DataLoader: iterates over whatever keys it holds at that moment."""
+    """The sampler of the DataLoader: iterates over the keys that it holds at that moment."""
 
     keys: Iterable[tuple[int, torch.Tensor]] = ()
 
@@ -226,12 +225,12 @@ class Copied(NamedTuple):
     """A batch on its way to the device."""
 
     batch: Any
-    """Nothing may read it before the event."""
+    """The batch; it must not be read before the event."""
     event: torch.cuda.Event
 
 
 class CopyStream:
-    """Copies batches from page-locked memory to the device, beside the computation there."""
+    """Copies batches from page-locked memory to the device, in parallel to the computation there."""
 
     def __init__(self, device: torch.device, transfer: "Transfer") -> None:
         self._transfer = transfer
@@ -239,7 +238,7 @@ class CopyStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def start(self, batch: Any) -> Copied:
-        """Issue the copy of a batch. What it goes to is taken from this stream's share of the memory."""
+        """Issue the copy of a batch. Its memory on the device is allocated in this stream."""
         if self._transfer.has_moved_objects:  # their memory cannot be marked as in use by the computation
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -250,7 +249,7 @@ class CopyStream:
         micro_batch, (batch, event) = started
         computation = torch.cuda.current_stream(self._device)
         computation.wait_event(event)
-        # else a later copy could be given this memory before the computation is done with it
+        # otherwise a later copy could get this memory before the computation is done with it
         for tensor in tensors_in(batch):
             if tensor.is_cuda:
                 tensor.record_stream(computation)
@@ -258,8 +257,8 @@ class CopyStream:
 
 
 class Transfer:
-    """Moves a batch to where the model computes: tensors in any nesting that `map_tensors` knows, and objects with a
-    method `to(device)`."""
+    """Moves a batch to the model's device: tensors in any nesting that `map_tensors` knows, and objects with a method
+    `to(device)`."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype | None, memory_format: torch.memory_format) -> None:
         self.device = device

@@ -24,13 +24,13 @@ from paceline.optimizers._several import SeveralOptimizers
 
 
 class ManualStep:
-    """Trains on one global batch per call, by the task's own `training_step`.
+    """Trains on one global batch per call, by the task's `training_step`.
 
     Each optimizer's gradients are averaged over the ranks, and clipped, before it updates the weights.
 
     Args:
-        max_grad_norm: clip the norm of each optimizer's gradient to this; None disables.
-        contract: checks the first step.
+        max_grad_norm: largest norm of each optimizer's gradient, which is clipped to it; None disables.
+        contract: checks the first step; None disables.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class ManualStep:
         self._share = 1.0
 
     def metrics(self) -> dict[str, float]:
-        """Metrics for the log."""
+        """Return metrics for the log."""
         return self.lr.metrics()
 
     @property
     def optimizers(self) -> Mapping[str, "TaskOptimizer"] | Sequence["TaskOptimizer"]:
-        """What `training_step` is given: by name, or in a list where the task returned its optimizers without names."""
+        """Optimizers for `training_step`: by name, or as a list if the task returned them without names."""
         named = self._named
         return list(named.values()) if list(named) == [str(index) for index in range(len(named))] else named
 
@@ -106,7 +106,7 @@ class ManualStep:
         """Average the optimizer's gradients over the ranks, clip them and update the weights. Every rank must call it.
 
         Args:
-            weight: what this rank's loss is a mean over; None is the number of its samples.
+            weight: divisor of this rank's mean loss; None is the number of its samples.
         """
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
         was_busy = self._own_time.stop()
@@ -117,7 +117,7 @@ class ManualStep:
             self._norms[name] = self._state.layout.clip(parameters, self._max_grad_norm)
         with torch.autocast(self.ranks.device.type, enabled=False):
             optimizer.step()
-        torch.clear_autocast_cache()  # else the rest of the step would compute with casts of the old weights
+        torch.clear_autocast_cache()  # otherwise the rest of the step would use casts of the old weights
 
     def _share_of(self, name: str, weight: float | torch.Tensor | None) -> float | torch.Tensor:
         if callable(weight):
@@ -142,7 +142,7 @@ class ManualStep:
 
 
 class TaskOptimizer:
-    """An optimizer as `Task.training_step` is given it. `optimizer` is torch's own."""
+    """An optimizer as passed to `Task.training_step`. `optimizer` is torch's optimizer."""
 
     def __init__(self, name: str, optimizer: Optimizer, owner: ManualStep) -> None:
         self.name = name
@@ -167,8 +167,8 @@ class TaskOptimizer:
         """Average the gradients over all workers and update the weights. Every worker must call it equally often.
 
         Args:
-            weight: what the loss of this worker's batch is a mean over, such as the number of tokens that count. None:
-                the number of its samples.
+            weight: divisor of the mean loss of this worker's batch, such as the number of tokens that count. None: the
+                number of its samples.
 
         Raises:
             UnusableCode: `weight` is missing although the task's weights are not numbers of samples.
@@ -177,13 +177,13 @@ class TaskOptimizer:
 
 
 def require_plain(config: ExperimentConfig, sizes: BatchSizes | None) -> None:
-    """Check that a config asks for nothing that does not go with a task which steps its optimizers itself.
+    """Check that a config is compatible with a task that steps its optimizers itself.
 
     Args:
-        sizes: as settled; None while they are being searched for.
+        sizes: final batch sizes; None while the largest micro batch is being searched for.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the config has an incompatible setting.
     """
     count = accumulation(config)
     if sizes is not None:

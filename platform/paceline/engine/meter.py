@@ -26,7 +26,7 @@ class Meter:
 
     def __init__(self, drain: Callable[[], None] | None = None) -> None:
         """Args:
-        drain: waits for the work queued on the device; None where there is no queue.
+        drain: waits for the work queued on the device; None if the device has no queue.
         """
         self._drain = drain
         self._start = perf_counter()
@@ -44,13 +44,13 @@ class Meter:
         self._samples += samples
 
     def exclude(self, seconds: float, spent_on: str) -> None:
-        """Leave time out that was not spent on training but on something else, such as `evaluation`."""
+        """Leave out time that was spent on something other than training, such as `evaluation`."""
         self._excluded += seconds
         self._others[spent_on] = self._others.get(spent_on, 0.0) + seconds
 
     @contextmanager
     def excluded(self, spent_on: str) -> Iterator[None]:
-        """Leave out the time of the body. The device is waited for first: queued training counts as training."""
+        """Leave out the time of the body. Waits for the device first, so that queued training counts as training."""
         if self._drain is not None:
             self._drain()
         start = perf_counter()
@@ -62,12 +62,15 @@ class Meter:
             self.exclude(perf_counter() - start, spent_on)
 
     def end_loop(self, begun: float) -> None:
-        """The training loop is over, which had begun at a time of `perf_counter`."""
+        """Note the end of the training loop, which began at `begun`, a time of `perf_counter`."""
         self._loop = begun, perf_counter()
 
     def split(self) -> dict[str, float]:
-        """Seconds since the loop began by what they were spent on: `training`, `evaluation`, `checkpoints`, `waiting`
-        for answers at rungs, and `closing`, which is all since its end."""
+        """Return the seconds since the loop began, by activity.
+
+        These are `training`, `evaluation`, `checkpoints`, `waiting` for answers at rungs, and `closing`, all time since
+        the end of the loop.
+        """
         if self._loop is None:
             return {}
         begun, over = self._loop
@@ -75,11 +78,11 @@ class Meter:
         return {"training": training, **self._others, "closing": perf_counter() - over}
 
     def rate(self) -> float:
-        """Samples per second since the last reading."""
+        """Return the samples per second since the last reading."""
         return self._samples / max(perf_counter() - self._start - self._excluded, 1e-9)
 
     def read(self, waited_seconds: float) -> dict[str, float]:
-        """Metrics since the last reading; `waited_seconds` is the time spent waiting for data since the start."""
+        """Return metrics since the last reading; `waited_seconds` are those spent waiting for data since the start."""
         now = perf_counter()
         seconds = max(now - self._start - self._excluded, 1e-9)
         values = {
@@ -93,22 +96,28 @@ class Meter:
         return values
 
     def wait_seconds(self, waited_seconds: float) -> float:
-        """Time waited for data per optimizer step since the last reading; `waited_seconds` is that since the start."""
+        """Return the seconds waited for data per optimizer step since the last reading.
+
+        Args:
+            waited_seconds: seconds waited for data since the start.
+        """
         return (waited_seconds - self._waited) / max(self._steps, 1)
 
     def overall_rate(self) -> float:
-        """Samples per second over the run so far; without its first window, in which things warm up, if it has more."""
+        """Return the samples per second over the run so far, without the first window (warm-up) if there are more."""
         _, measured = self._warm_up_and_measured()
         return measured.samples / measured.seconds if measured.seconds else 0.0
 
     def overall(self) -> dict[str, float]:
-        """The same as a metric; none when nothing was measured."""
+        """Return the overall rate as a metric; empty if nothing was measured."""
         rate = self.overall_rate()
         return {"samples_per_second_overall": rate} if rate else {}
 
     def stretches(self) -> dict[str, float]:
-        """What `overall_rate` leaves out, and what it is over: `warm_up_steps`, `warm_up_seconds`, `measured_steps`,
-        `measured_seconds`."""
+        """Return the extent of the warm-up that `overall_rate` leaves out, and of the part that it measures.
+
+        These are `warm_up_steps`, `warm_up_seconds`, `measured_steps` and `measured_seconds`.
+        """
         warm_up, measured = self._warm_up_and_measured()
         return {
             "warm_up_steps": warm_up.steps,
@@ -130,20 +139,23 @@ class Meter:
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Peak of the memory allocated on a GPU, or of the process's resident memory on CPU, in bytes."""
+    """Return the peak of the memory allocated on a GPU, or of the process's resident memory on CPU, in bytes."""
     return memory_bytes(device)[0]
 
 
 def memory_bytes(device: torch.device) -> tuple[int, int]:
-    """The same, and what is taken now."""
+    """Return the peak, and the memory that is allocated now, in bytes; on CPU the resident memory."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device)), int(torch.cuda.memory_allocated(device))
     return _resident_bytes()
 
 
 def _resident_bytes() -> tuple[int, int]:
-    """The peak where Linux tells it: since it was last forgotten, see `free_memory.forget_peak`. Else since the start,
-    and for both."""
+    """Return the peak of the resident memory and its present value, in bytes.
+
+    On Linux, the peak is that since `free_memory.forget_peak` was last called. Elsewhere, both are the peak since the
+    start.
+    """
     try:
         with STATUS.open("rb", buffering=0) as file:  # half the time of `read_text`
             status = file.read()

@@ -16,10 +16,10 @@ from paceline.tasks._task import Task
 
 
 class MetricLogger(PlannedCallback):
-    """Reads the loss of all ranks, and what they know of their machines, in one exchange.
+    """Reads the loss of all ranks and their readings of the machines, in one exchange.
 
     Args:
-        step_metrics: gives the metrics of the training step; called on every rank.
+        step_metrics: returns the metrics of the training step; called on every rank.
 
     Raises:
         Diverged: the loss is not finite. Raised on all ranks together.
@@ -49,7 +49,7 @@ class MetricLogger(PlannedCallback):
             self._log(ctx)
 
     def on_train_end(self, ctx: TrainContext) -> None:
-        """Log the overall speed, if training ended before the plan did."""
+        """Log the overall speed, if training ended before the end of the plan."""
         if not self._plan.is_over(self._state.position):
             assert isinstance(ctx, LoopContext)
             ctx.log_all(self._meter.overall())
@@ -82,10 +82,10 @@ class MetricLogger(PlannedCallback):
 
 
 def _metrics_of(task: Task) -> dict[str, float]:
-    """What the task logs of the step, as numbers.
+    """Return the metrics that the task logs for the step, as numbers.
 
     Raises:
-        UnusableCode: it returned something else.
+        UnusableCode: the task returned something else.
     """
     returned = metric_mapping(task.training_metrics(), "training_metrics")
     return {str(name): metric_number(name, value, "the training step") for name, value in returned.items()}

@@ -3,12 +3,12 @@
     B_simple = tr(Sigma) / |G|^2
 
 in samples: the variance of one sample's gradient over the squared norm of the expected gradient. Far below it, a batch
-of twice the size needs half the steps; far above it, as many. It is the ratio of the means of both over a window of
-steps, never the mean of ratios: in a single step the estimate of |G|^2 is often negative.
+of twice the size needs half the steps; far above it, it needs as many steps. The estimate is the ratio of the means of
+both over a window of steps, not the mean of ratios: in a single step the estimate of |G|^2 is often negative.
 
-The interval is Fieller's (1954) for the ratio of two means that are measured together, at 95 % as long as the gradient
-changes little over the window. Measured is the plain
-gradient, whatever the optimizer makes of it: for Adam it is a hint, and no more.
+The interval is Fieller's (1954) for the ratio of two means that are measured together. It holds at 95 % as long as the
+gradient changes little over the window. The plain gradient is measured, before the optimizer transforms it: for Adam
+the noise scale is only a hint.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,26 +24,26 @@ from paceline.engine.forward_backward import StepStats
 from paceline.engine.gradient_noise import GradientNoise, Moments, StepNumbers
 
 WINDOW = 100
-"""Measured steps that the estimate is over, the newest ones."""
+"""Number of measured steps in the estimate, the newest ones."""
 LEAST = 8
-"""Measured steps before anything is logged."""
+"""Number of measured steps before the first estimate is logged."""
 
 
 class NoiseEstimate(NamedTuple):
     """A noise scale in samples, with its 95 % interval."""
 
     value: float
-    """`inf` where no expected gradient shows in the noise."""
+    """Noise scale in samples; `inf` if the expected gradient is not visible in the noise."""
     low: float
     high: float
-    """`inf` where the expected gradient may be zero."""
+    """Upper end of the interval; `inf` if the expected gradient may be zero."""
 
 
 class NoiseScale:
-    """Measures the noise scale at every so many steps. Between two logs, no step waits for the device.
+    """Measures the noise scale every `every_n_steps` steps. Between two logs, no step waits for the device.
 
     Args:
-        every_n_steps: measure so rarely; the others cost nothing.
+        every_n_steps: steps between two measurements; the other steps cost nothing.
         gradient_scale: multiplies a loss by the factor that fp16's gradients carry.
     """
 
@@ -60,9 +60,9 @@ class NoiseScale:
         self._one = torch.ones((), device=ranks.device)
         self._is_due = False
         self._unread: list[tuple[Tensor, int, float]] = []
-        """Of each measured step that has not been read from the device: numbers, samples, and weight per sample."""
+        """Numbers, samples and weight per sample of each measured step that has not been read from the device."""
         self.window: list[Moments] = []
-        """The newest measured steps that have been read."""
+        """Estimates of the newest measured steps that have been read."""
 
     def begin(self, step: int) -> None:
         """Begin an optimizer step, counted from 0."""
@@ -87,7 +87,7 @@ class NoiseScale:
                 self._read()
 
     def metrics(self) -> dict[str, float]:
-        """Metrics for the log: the noise scale and its interval, as far as they are finite."""
+        """Return metrics for the log: the noise scale and its interval, as far as they are finite."""
         self._read()
         if len(self.window) < LEAST:
             return {}
@@ -96,7 +96,7 @@ class NoiseScale:
         return {name: value for name, value in named.items() if value < inf}
 
     def state_dict(self) -> dict[str, Any]:
-        """The window, as JSON values."""
+        """Return the window, as JSON values."""
         self._read()
         return {"window": [list(moments) for moments in self.window]}
 

@@ -1,8 +1,8 @@
-"""The canonical data order: which samples each optimizer step uses, and which of them are this rank's.
+"""The canonical data order: the samples of each optimizer step, and this rank's part of them.
 
 An epoch is a permutation fixed by (seed, epoch), cut into global batches; each rank takes its slice of each global
-batch. So the samples of a step depend on neither the world size nor the loader, and a position in the data is one
-number: the samples consumed in the epoch.
+batch. The samples of a step therefore depend on neither the world size nor the loader, and a position in the data is
+one number: the samples consumed in the epoch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ from paceline.errors import UnusableCode
 
 @lru_cache(maxsize=2)
 def permutation(seed: int, epoch: int, samples: int) -> torch.Tensor:
-    """The order of an epoch's samples: int64, shape [samples]."""
+    """Return the order of an epoch's samples: int64, shape [samples]."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     return torch.randperm(samples, generator=generator)
 
 
 def mix(*numbers: int) -> int:
-    """A 63-bit seed from several numbers (SplitMix64's finalizer, Steele et al. 2014, over each in turn)."""
+    """Return a 63-bit seed from several numbers (SplitMix64's finalizer, Steele et al. 2014, over each in turn)."""
     state = 0
     for number in numbers:
         state = (state + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
@@ -40,14 +40,14 @@ def mix(*numbers: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One forward pass of one rank."""
+    """Samples of one forward pass of one rank."""
 
     ids: torch.Tensor
     """Sample ids: int64, shape [samples], at least one."""
     step_samples: int
-    """Samples of the global batch that this is a part of."""
+    """Number of samples in the global batch that this is a part of."""
     is_last: bool = True
-    """Whether the optimizer steps after this one."""
+    """True if the optimizer steps after this micro batch."""
     ends_epoch: bool = False
     """True in the last step of an epoch."""
     counts: bool = True
@@ -56,8 +56,10 @@ class MicroBatch:
 
 
 def identity_until(identity: Mapping[str, Any], samples: int) -> dict[str, Any]:
-    """Return the part of an order's identity that matters to a position after so many samples: stages of the batch size
-    that begin later may be others."""
+    """Return the part of an order's identity that matters to a position after `samples` samples.
+
+    Stages of the batch size that begin later may differ.
+    """
     stages = identity.get("batch_size_schedule", [[0, identity.get("global_batch_size")]])
     others = {key: value for key, value in identity.items() if key not in ("batch_size_schedule", "global_batch_size")}
     return {**others, "batch_size_schedule": [list(each) for each in stages if each[0] < max(samples, 1)]}
@@ -76,31 +78,31 @@ class DataOrder:
     shuffle: bool = True
     drop_last: bool = False
     sampler: Any = None
-    """Gives the ids of an epoch in place of a permutation, `samples` of them; seeded for each epoch."""
+    """Iterable that yields the `samples` ids of an epoch in place of a permutation; seeded for each epoch."""
     is_lockstep: bool = False
-    """Whether all ranks take equally many micro batches, since each forward pass is a collective operation."""
+    """True if all ranks take equally many micro batches, since each forward pass is a collective operation."""
     scheduled: ScheduledSteps | None = None
-    """The steps where the global batch size follows a schedule, of whose first stage `global_batch_size` is."""
+    """Steps of a schedule of the global batch size, whose first stage has `global_batch_size`; None without one."""
     stage_micro_batch_sizes: tuple[int, ...] = ()
-    """Of each stage of that schedule."""
+    """Micro batch size of each stage of that schedule."""
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of one epoch; with a schedule of the first one."""
+        """Number of optimizer steps of one epoch; with a schedule, of the first epoch."""
         if self.scheduled is not None:
             return self.scheduled.after(epochs=1).step
         return epoch_steps(self.samples, self.global_batch_size, self.drop_last)
 
     @property
     def samples_per_epoch(self) -> int:
-        """Samples that an epoch consumes: a short last batch may be dropped. With a schedule, the most."""
+        """Number of samples that an epoch consumes: a short last batch may be dropped. With a schedule, the maximum."""
         if self.scheduled is not None:
             return self.samples
         return min(self.steps_per_epoch * self.global_batch_size, self.samples)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a position in the order means nothing without."""
+        """JSON values that must be the same on resuming for a position in the order to be valid."""
         return {
             "samples": self.samples,
             "global_batch_size": self.global_batch_size,
@@ -118,16 +120,16 @@ class DataOrder:
         return {"batch_size_schedule": [list(each) for each in zip(schedule.starts, schedule.sizes, strict=True)]}
 
     def epochs(self, samples: int) -> float:
-        """Passes over the data set that so many samples are, with a fraction."""
+        """Return the number of passes over the data set that `samples` samples are, with a fraction."""
         return samples / self.samples
 
     def step_ids(self, epoch: int, step: int) -> torch.Tensor:
-        """Ids of the global batch at `step` of the epoch: int64, shape [<= global_batch_size]."""
+        """Return the ids of the global batch at `step` of the epoch: int64, shape [<= global_batch_size]."""
         start = step * self.global_batch_size
         return self.ids_between(epoch, start, min(start + self.global_batch_size, self.samples))
 
     def ids_between(self, epoch: int, start: int, stop: int) -> torch.Tensor:
-        """Ids of some consecutive samples of the epoch: int64, shape [stop - start]."""
+        """Return the ids of consecutive samples of the epoch: int64, shape [stop - start]."""
         if self.sampler is not None:
             return self._sampled(epoch)[start:stop]
         if not self.shuffle:
@@ -135,7 +137,7 @@ class DataOrder:
         return permutation(self.seed, epoch, self.samples)[start:stop]
 
     def _sampled(self, epoch: int) -> torch.Tensor:
-        """The sampler's ids of an epoch: int64, shape [samples]; the same on all ranks."""
+        """Return the sampler's ids of an epoch: int64, shape [samples]; the same on all ranks."""
         if self._newest_epoch.get("epoch") != epoch:
             with torch.random.fork_rng(devices=[]):
                 seed = mix(self.seed, epoch)
@@ -161,7 +163,7 @@ class DataOrder:
         return {}
 
     def step_micro_batches(self, epoch: int, step: int) -> list[MicroBatch]:
-        """This rank's share of the global batch at `step`, cut into micro batches; at least one."""
+        """Return this rank's share of the global batch at `step`, cut into micro batches; at least one."""
         return self._cut(self.step_ids(epoch, step), self.micro_batch_size, step + 1 == self.steps_per_epoch)
 
     def _cut(self, ids: torch.Tensor, micro_batch_size: int, ends_epoch: bool) -> list[MicroBatch]:
@@ -180,7 +182,7 @@ class DataOrder:
     def _in_lockstep(
         self, parts: Sequence[torch.Tensor], ids: torch.Tensor, micro_batch_size: int, ends_epoch: bool
     ) -> list[MicroBatch]:
-        """As many micro-batches as the other ranks have, the missing ones as padding that does not count."""
+        """Return as many micro-batches as the other ranks have, the missing ones as padding that does not count."""
         samples = ids.numel()
         count = _passes(samples, self.world_size, micro_batch_size)
         own = [part for part in parts if len(part)]
@@ -190,11 +192,11 @@ class DataOrder:
         ]
 
     def micro_batches(self, epoch: int, epoch_samples: int = 0, samples: int = 0) -> Iterator[MicroBatch]:
-        """This rank's micro batches from a sample to the end of the epoch.
+        """Yield this rank's micro batches from a position to the end of the epoch.
 
         Args:
-            epoch_samples: trained on in the epoch so far.
-            samples: trained on since the start, which decides on the stage of a schedule.
+            epoch_samples: number of samples consumed in the epoch so far.
+            samples: number of samples consumed since the start, which decides on the stage of a schedule.
         """
         if self.scheduled is not None:
             for start, stop, stage, ends_epoch in self.scheduled.batches(epoch_samples, samples):
@@ -207,10 +209,10 @@ class DataOrder:
 
 
 def _sample_id(value: Any) -> int:
-    """An id that a sampler gave.
+    """Return an id from a sampler as an integer.
 
     Raises:
-        UnusableCode: it is not a whole number.
+        UnusableCode: the id is not a whole number.
     """
     try:
         return index(value)
@@ -226,7 +228,7 @@ def _sample_id(value: Any) -> int:
 def evaluation_order(
     samples: int, micro_batch_size: int, rank: int, world_size: int, is_lockstep: bool = False
 ) -> list[MicroBatch]:
-    """This rank's part of an evaluation set: every sample on exactly one rank, none twice; may be empty.
+    """Return this rank's part of an evaluation set: every sample is on exactly one rank. The part may be empty.
 
     With `is_lockstep` the ranks get equally many micro batches, the last of which may be padding that does not count.
     """
@@ -237,5 +239,5 @@ def evaluation_order(
 
 
 def _passes(samples: int, world_size: int, micro_batch_size: int) -> int:
-    """Micro batches of the rank with the largest share."""
+    """Return the number of micro batches of the rank with the largest share."""
     return ceil(ceil(samples / world_size) / micro_batch_size)

@@ -1,4 +1,4 @@
-"""How training ends: with an outcome, or with one of the errors that all ranks find together."""
+"""End of training: an outcome, or one of the errors that are raised on all ranks together."""
 
 from dataclasses import dataclass, field
 
@@ -15,21 +15,21 @@ class CheckpointLost(TrainingError):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended, as rank 0 tells it."""
+    """Result of a run, as reported by rank 0."""
 
     stopped: bool
-    """Whether it was asked to stop before its end, or at a rung."""
+    """True if the run was asked to stop before its end, or at a rung."""
     step: int
     epoch: int
     samples: int
     """Training samples consumed since the start, resumed runs included."""
     metrics: dict[str, float]
-    """The newest value of each metric."""
+    """Newest value of each metric."""
     samples_per_second: float
     peak_memory_bytes: int
     checkpoint: str
     weights_sha256: str
     stopped_early: str | None = None
-    """Which callback finished the run before the end of its plan, and why."""
+    """Text on the callback that finished the run before the end of its plan, with the reason; None if none did."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """What rank 0's time went into, see `Meter.split`; of this process alone."""
+    """Seconds of rank 0 by activity, see `Meter.split`; of this process only, without earlier attempts."""

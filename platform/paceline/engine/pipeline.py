@@ -1,9 +1,9 @@
 """Pipeline parallelism: each rank holds a stage of the model, and the micro batches of a step pass through the stages.
 
-With more ranks than stages there are several pipelines, each with samples of its own, which add their gradients up.
+With more ranks than stages there are several pipelines, each with samples of its own; their gradients are summed.
 
-which layers a stage has    pipeline_cut
-one stage's place           pipeline_line
+layers of each stage        pipeline_cut
+a stage and its neighbours  pipeline_line
 the passes of a step        pipeline_pass
 """
 
@@ -50,7 +50,7 @@ class Pipeline(Strategy):
         self.moves_to_device = True
 
     def distribute(self, task: Task, precision: Precision) -> nn.Module:
-        """The task, whose model is left with this rank's stage."""
+        """Cut the task's model down to this rank's stage, in place, and return the task."""
         require_same_start(task, self.ranks)
         parts = _parts(task.model, self.stages)
         own = _names_of_stage(task, parts, self.stage)
@@ -65,7 +65,7 @@ class Pipeline(Strategy):
         self.layout = Staged(numbers, self.group, is_first_pipeline=self.data_ranks.is_first)
         keep_only(task, own)
         _move(task, self.ranks.device)
-        forbid_in_place(task.model)  # what a stage receives is not its own to write over
+        forbid_in_place(task.model)  # a stage must not overwrite the tensor that it receives
         self._links = parts[self.stage]
         self._tap = ModelTap()
         task.model.forward = self._tap
@@ -79,7 +79,7 @@ class Pipeline(Strategy):
         seeds_of: Callable[[DistContext], StepSeeds],
         observer: GradientObserver | None,
     ) -> ForwardBackward:
-        """The pass over the micro batches of a step, through all stages."""
+        """Return the pass over the micro batches of a step, through all stages."""
         assert isinstance(model, Task)
         stage = Stage(self._links, precision, seeds_of(self.ranks))
         self._line = Line(stage, self._tap, model, self.stage, self.stages, self.group, self.ranks.device)
@@ -87,18 +87,18 @@ class Pipeline(Strategy):
         return PipelineForwardBackward(self._line, model, precision, self.data_ranks, running, seeds, self.own_time)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
-        """The task's output on the last stage."""
+        """Return the task's output on the last stage; None on the others."""
         value = self._line.forward(batch)
         return self._tap.output_of(task, batch, value) if self._line.is_last else None
 
 
 class Staged(Replicated):
-    """Every rank holds some of the layers; the parameters of the others have no memory (`meta`).
+    """Layout in which every rank holds some of the layers; the parameters of the other layers have no memory (`meta`).
 
     Args:
-        numbers: the place of each of this rank's trainable parameters among those of the whole task.
-        group: the ranks of one pipeline, a stage each.
-        is_first_pipeline: whether this is the pipeline that rank 0 is in.
+        numbers: index of each of this rank's trainable parameters among those of the whole task.
+        group: process group of one pipeline, with one rank per stage.
+        is_first_pipeline: True for the pipeline of rank 0.
     """
 
     is_spread = True
@@ -109,23 +109,23 @@ class Staged(Replicated):
         self._is_first_pipeline = is_first_pipeline
 
     def numbers(self, parameters: list[nn.Parameter]) -> list[int]:
-        """The place of each of this rank's trainable parameters among those of the whole task."""
+        """Return the index of each of this rank's trainable parameters among those of the whole task."""
         return self._numbers
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor belongs to this rank's stage."""
+        """Return True if a tensor belongs to this rank's stage."""
         return not tensor.is_meta
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """CPU copies of the tensors of all stages on rank 0; elsewhere those of this stage."""
+        """Return CPU copies of the tensors of all stages on rank 0; on other ranks those of this stage."""
         return self._gathered({name: copied(tensor) for name, tensor in tensors.items() if self.holds(tensor)})
 
     def collect_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for what is not a tensor."""
+        """Return the values of all stages that are not tensors on rank 0; on other ranks those of this stage."""
         return self._gathered(dict(values))
 
     def collect_nested(self, values: Any) -> Any:
-        """JSON values of a component of all stages, merged on rank 0."""
+        """Return the JSON values of a component of all stages, merged on rank 0."""
         if not self._is_first_pipeline:
             return values
         is_first = self._group.rank() == 0
@@ -159,8 +159,10 @@ def _parts(model: nn.Module, stages: int) -> list[list[Link]]:
 
 
 def _names_of_stage(task: Task, parts: list[list[Link]], stage: int) -> frozenset[str]:
-    """State dict names of what a stage holds. What no link uses, and the task's own, goes with the last one; the task's
-    own buffers are on all of them, since it may use them before it calls its model.
+    """Return the state dict names of the tensors that a stage holds.
+
+    The last stage also holds the tensors that no link uses, and the task's own. The task's own buffers are on all
+    stages, since the task may use them before it calls its model.
 
     Raises:
         UnusableCode: two stages share a parameter.

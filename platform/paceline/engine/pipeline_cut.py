@@ -1,4 +1,4 @@
-"""Cuts a model into stages: a chain of links, each of which takes one tensor and gives one."""
+"""Cut a model into stages: consecutive parts of a chain of links, each of which maps one tensor to one tensor."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ HINT = (
 
 @dataclass(frozen=True)
 class Link:
-    """A part of a model that takes one tensor and gives one."""
+    """A part of a model that maps one tensor to one tensor."""
 
     call: Callable[[Tensor], Tensor]
     tensors: frozenset[str]
@@ -27,13 +27,13 @@ class Link:
 
 
 def links_of(model: nn.Module) -> list[Link]:
-    """The model as a chain, as fine as it can be cut.
+    """Return the model as a chain of links, cut as finely as possible.
 
-    From its own `pipeline_links()`, from an `nn.Sequential`, or from the graph that torch.fx traces, which is cut where
-    just one value is passed on.
+    The links are taken from the model's `pipeline_links()`, from an `nn.Sequential`, or from the graph that torch.fx
+    traces, which is cut where only one value is passed on.
 
     Raises:
-        UnusableCode: it is not such a chain.
+        UnusableCode: the model is not such a chain.
     """
     own_links: Any = getattr(model, "pipeline_links", None)
     if own_links is not None:
@@ -47,10 +47,10 @@ def links_of(model: nn.Module) -> list[Link]:
 
 
 def _require_whole(model: nn.Module, parts: Iterable[nn.Module | None]) -> None:
-    """Check that no technique was applied to what is cut into parts: calling the parts would pass it by.
+    """Check that no technique was applied to a module that is cut into parts: calling the parts would bypass it.
 
     Raises:
-        UnusableCode: one was.
+        UnusableCode: a technique was applied to such a module.
     """
     within = {id(inner) for part in parts if part is not None for inner in part.modules()}
     for name, module in model.named_modules():
@@ -64,14 +64,14 @@ def _require_whole(model: nn.Module, parts: Iterable[nn.Module | None]) -> None:
 
 
 def balanced(links: Sequence[Link], weights: Sequence[int], stages: int) -> list[list[Link]]:
-    """Cut a chain into consecutive parts, such that the heaviest one is as light as can be.
+    """Cut a chain into consecutive parts, such that the heaviest part is as light as possible.
 
     Args:
-        weights: of each link, such as the bytes of its parameters.
-        stages: how many parts; each gets at least one link with a weight.
+        weights: weight of each link, such as the bytes of its parameters.
+        stages: number of parts; each gets at least one link with a weight above 0.
 
     Raises:
-        UnusableCode: fewer links than stages have a weight.
+        UnusableCode: fewer links than stages have a weight above 0.
     """
     heavy = sum(weight > 0 for weight in weights)
     if heavy < stages:
@@ -93,7 +93,7 @@ def balanced(links: Sequence[Link], weights: Sequence[int], stages: int) -> list
 
 
 def _greedy(weights: Sequence[int], limit: int) -> list[int]:
-    """Where parts begin when each takes as many links as stay within the limit; the first part's 0 included."""
+    """Return the start index of each part, 0 first, if each part takes as many links as fit within the limit."""
     starts, total = [0], 0
     for index, weight in enumerate(weights):
         if total + weight > limit:
@@ -104,7 +104,7 @@ def _greedy(weights: Sequence[int], limit: int) -> list[int]:
 
 
 def _at_least(starts: list[int], weights: Sequence[int], stages: int) -> list[int]:
-    """More cuts, until there are enough parts: each time through the heaviest part that still can be cut."""
+    """Return the cuts, with more of them until there are enough parts: each cuts the heaviest divisible part."""
     cuts = starts[1:]
     while len(cuts) < stages - 1:
         bounds = list(zip([0, *cuts], [*cuts, len(weights)], strict=True))
@@ -114,7 +114,7 @@ def _at_least(starts: list[int], weights: Sequence[int], stages: int) -> list[in
 
 
 def _middle(weights: Sequence[int], start: int, end: int) -> int | None:
-    """Where to cut a part so that both sides have a weight, as evenly as possible; None if it cannot be."""
+    """Return the index that cuts a part most evenly into two sides with a weight above 0; None if there is none."""
     options = []
     for cut in range(start + 1, end):
         left, right = sum(weights[start:cut]), sum(weights[cut:end])
@@ -132,7 +132,7 @@ def _flat(model: nn.Sequential) -> Iterable[nn.Module]:
 
 
 def _names(model: nn.Module, modules: Iterable[nn.Module | None]) -> frozenset[str]:
-    """State dict names of what some of the model's modules hold."""
+    """Return the state dict names of the parameters and buffers of some of the model's modules."""
     wanted = {id(tensor) for module in modules if module is not None for tensor in _state(module)}
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     return frozenset(name for name, tensor in named if id(tensor) in wanted)
@@ -143,7 +143,7 @@ def _state(module: nn.Module) -> list[Tensor]:
 
 
 class _BlockTracer(fx.Tracer):
-    """Looks neither into the model's blocks nor into what a technique was applied to, which has to stay whole."""
+    """Tracer that keeps whole the model's blocks, and the modules to which a technique was applied."""
 
     def __init__(self, blocks: set[str]) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def _graph_of(model: nn.Module) -> fx.Graph:
     try:
         in_training = _BlockTracer(blocks).trace(model.train())
         in_evaluation = _BlockTracer(blocks).trace(model.eval())
-    except Exception as error:  # what a model's own code may raise when it is traced has no class
+    except Exception as error:  # a model's code may raise any class of error when it is traced
         raise UnusableCode(
             f"parallel.strategy pipeline: the model's graph cannot be traced ({error}): {HINT}", "pipeline-untraceable"
         ) from error
@@ -188,7 +188,7 @@ def _graph_of(model: nn.Module) -> fx.Graph:
 
 
 def _segments(graph: fx.Graph, enters: fx.Node) -> list[tuple[list[fx.Node], fx.Node]]:
-    """The graph's nodes, cut wherever one value alone is still needed; with the value that enters each part."""
+    """Return the graph's nodes, cut wherever only one value is still needed, with the value that enters each part."""
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
     place = {node: index for index, node in enumerate(nodes)}
     end = len(nodes)
@@ -217,7 +217,7 @@ def _link(model: nn.Module, nodes: list[fx.Node], enters: fx.Node) -> Link:
 
 
 def keep_only(model: nn.Module, names: frozenset[str]) -> None:
-    """Free the memory of all parameters and buffers but some: the others become `meta` tensors."""
+    """Free the memory of all parameters and buffers except those in `names`: they become `meta` tensors."""
     for prefix, module in model.named_modules(remove_duplicate=False):
         for kind in (own_parameters(module), own_buffers(module)):
             for name, tensor in kind.items():

@@ -1,4 +1,4 @@
-"""One pipeline, seen from one of its stages: what goes in, what comes out, and who is next."""
+"""One pipeline, seen from one of its stages: its input, its output, and the neighbouring stages."""
 
 from typing import Any, NamedTuple
 
@@ -16,14 +16,14 @@ from paceline.tasks.base import TaskOutput
 
 
 class _Captured(BaseException):
-    """Carries the model's input out of the task. No `except Exception` of the task's own code may stop it."""
+    """Carries the model's input out of the task, past any `except Exception` in its code."""
 
 
 class ModelTap:
-    """Stands in for the model's forward: tells what the task gives to its model, and gives the task what comes out.
+    """Replaces the model's forward: captures the model's input, and returns the pipeline's output to the task.
 
-    So any task works in a pipeline that calls its model once, with one tensor. What it does before that is done twice
-    for a micro batch, with the same random numbers.
+    A task works in a pipeline if it calls its model once, with one tensor. Its code before that call runs twice per
+    micro batch, with the same random numbers.
     """
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class ModelTap:
         return self._output
 
     def input_of(self, task: Task, batch: Any) -> Tensor:
-        """What the task would give to its model.
+        """Return the input that the task would pass to its model.
 
         Raises:
-            UnusableCode: it is not one tensor that comes from the data alone, or the model is not called.
+            UnusableCode: the input is not one tensor that depends only on the data, or the model is not called.
         """
         try:
             task(batch)
@@ -61,7 +61,7 @@ class ModelTap:
         )
 
     def output_of(self, task: Task, batch: Any, value: Tensor) -> TaskOutput:
-        """The task's output, with `value` for the model's."""
+        """Return the task's output, with `value` as the output of its model."""
         self._output, self._is_used = value, False
         try:
             return checked_output(task(batch))
@@ -80,17 +80,17 @@ class Stage(nn.Module):
         self._step = self._index = 0
 
     def begin_step(self, step: int) -> None:
-        """Count micro batches from 0 again."""
+        """Begin an optimizer step: count its micro batches from 0."""
         self._step, self._index = step, 0
 
     def forward(self, value: Tensor) -> Tensor:
-        """The next micro batch's."""
+        """Run the links on the next micro batch, with its random numbers."""
         self._seeds.apply(self._step, self._index)
         self._index += 1
         return self.run(value)
 
     def run(self, value: Tensor) -> Tensor:
-        """What the links make of a value."""
+        """Run the links on a value and return the result."""
         with self._precision.autocast():
             for link in self._links:
                 value = link.call(value)
@@ -98,11 +98,11 @@ class Stage(nn.Module):
             raise UnusableCode(
                 f"parallel.strategy pipeline: a part of the model gives {type(value).__name__}", "pipeline-not-a-chain"
             )
-        return value.contiguous()  # what is sent has no strides
+        return value.contiguous()  # a tensor is sent without its strides
 
 
 class Shapes(NamedTuple):
-    """What goes into a stage and what comes out, without memory."""
+    """Input and output of a stage, as `meta` tensors without memory."""
 
     enters: Tensor
     leaves: Tensor
@@ -132,18 +132,21 @@ class Line:
         self._shapes: dict[Any, Shapes] = {}
 
     def input_of(self, batch: Any) -> Tensor:
-        """What goes into the first stage."""
+        """Return the input of the first stage for a batch."""
         return self.tap.input_of(self._task, batch)
 
     def shapes(self, first: Tensor) -> Shapes:
-        """Of this stage, when `first` goes into the first one. Every stage must ask for the same, in the same order."""
+        """Return the shapes of this stage if `first` is the input of the first stage.
+
+        Every stage must ask for the same shapes, in the same order.
+        """
         key = first.shape, first.dtype
         if key not in self._shapes:
             self._shapes[key] = self._find_shapes(first)
         return self._shapes[key]
 
     def forward(self, batch: Any) -> Tensor:
-        """What comes out of this stage, without gradients; every stage must call it."""
+        """Return the output of this stage for a batch, without gradients. Every stage must call it."""
         value = self.input_of(batch)
         shapes = self.shapes(value)
         if not self.is_first:

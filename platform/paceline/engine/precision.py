@@ -14,16 +14,16 @@ from paceline._compat.torch import found_inf
 AS_IT_IS = nullcontext()
 
 MINIMUM_SCALE = 2.0**-14
-"""A loss scale below this means that gradients overflow whatever is done: fp16 cannot train this model."""
+"""Smallest usable loss scale. Below it, gradients overflow at any scale: fp16 cannot train this model."""
 
 
 class Divergence(NamedTuple):
-    """Why training cannot continue."""
+    """Reason why training cannot continue."""
 
     code: str
     reason: str
     steps_in_a_row: int = 0
-    """Steps that were all left out, when that is the reason."""
+    """Number of consecutive steps that were all skipped, if that is the reason; else 0."""
 
 
 class Precision:
@@ -49,22 +49,22 @@ class Precision:
 
     @property
     def input_dtype(self) -> torch.dtype | None:
-        """What floating inputs are cast to; None leaves them alone."""
+        """Number format that floating-point inputs are cast to; None if they are not cast."""
         return torch.float64 if self.name == "64-true" else None
 
     @property
     def mixed_dtype(self) -> torch.dtype | None:
-        """The lower of the two formats of mixed precision; None where there is one format."""
+        """The lower of the two formats of mixed precision; None with a single format."""
         return self._autocast_dtype
 
     def autocast(self) -> Any:
-        """The context of the forward pass."""
+        """Return the context of the forward pass."""
         if self._autocast_dtype is None:
             return AS_IT_IS
         return torch.autocast(self._device_type, dtype=self._autocast_dtype)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss to call `backward` on."""
+        """Return the loss to call `backward` on."""
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def step(
@@ -76,11 +76,11 @@ class Precision:
     ) -> torch.Tensor | None:
         """Unscale and clip the gradients, then update the weights.
 
-        With a scaler the update is left out when a gradient is not finite; gradients are equal on all ranks by then,
-        so all of them leave it out together.
+        With a scaler, the update is skipped if a gradient is not finite. Gradients are equal on all ranks by then, so
+        all of them skip it together.
 
         Returns:
-            Whether it was left out: a number on the device, not 0 if so. None where no step ever is.
+            A number on the device that is not 0 if the update was skipped; None without a scaler, which never skips.
         """
         if self._scaler is not None:
             # without clipping, too: an optimizer that skips steps itself would go through the gradients a second time
@@ -91,7 +91,7 @@ class Precision:
             optimizer.step()
             return None
         self._scaler.step(optimizer)
-        # what the scaler itself went by, and forgets in `update`
+        # the value that the scaler itself decided by, and resets in `update`
         left_out = found_inf(self._scaler, optimizer)
         self._scaler.update()
         self._skipped += left_out
@@ -103,21 +103,24 @@ class Precision:
         self._grad_norm = norm
 
     def metrics(self) -> dict[str, float]:
-        """The newest step's gradient norm before clipping, and the steps left out so far. Waits for the device."""
+        """Return the newest gradient norm before clipping, and the number of skipped steps. Waits for the device."""
         values = {}
         if self._grad_norm is not None:
             norm = float(self._grad_norm)
-            if self._scaler is None or isfinite(norm):  # that of a step that was left out says nothing
+            if self._scaler is None or isfinite(norm):  # the norm of a skipped step says nothing
                 values["grad_norm"] = norm
         if self._scaler is not None:
             values["skipped_steps"] = float(self._skipped)
         return values
 
     def check(self, loss: float) -> "Divergence | None":
-        """Why training cannot continue, given the mean loss of the steps since the last check; None when it can.
+        """Return the reason why training cannot continue; None if it can.
 
-        With a scaler, the mean is without what was not finite in steps that were left out: these changed nothing.
-        If that is every step, and more than one, the loss does not recover.
+        With a scaler, the mean loss leaves out values of skipped steps that were not finite: those steps changed no
+        weight. If all of several steps were skipped, the loss does not recover.
+
+        Args:
+            loss: mean loss of the steps since the last check.
         """
         if self._scaler is None:
             return None if isfinite(loss) else Divergence("loss-not-finite", f"the training loss is {loss}")
@@ -134,7 +137,7 @@ class Precision:
         return Divergence("loss-not-finite", reason, row)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs: the scaler's state and what was counted, or nothing."""
+        """Return the state that a resumed run needs: the scaler's state and the counters; empty without a scaler."""
         if self._scaler is None:
             return {}
         return {
@@ -145,7 +148,7 @@ class Precision:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue with what `state_dict` gave."""
+        """Restore the values of `state_dict`."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(state)
             self._skipped.fill_(state["skipped_steps"])

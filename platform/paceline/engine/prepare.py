@@ -1,4 +1,4 @@
-"""The techniques in the order in which they are applied to a model. The order is the point: keep it readable."""
+"""Application of all techniques to a model. Their order matters: keep it readable."""
 
 import os
 from collections.abc import Callable
@@ -22,13 +22,13 @@ MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.
 
 
 def apply_process_settings(trainer: TrainerConfig) -> None:
-    """Settings of the whole process. Before anything is computed, since cuDNN remembers its first choice."""
+    """Apply the settings of the whole process. Call it before any computation: cuDNN remembers its first choice."""
     apply_flags(trainer)
     apply_compiler_settings(trainer)
 
 
 def apply_flags(trainer: TrainerConfig) -> None:
-    """Those of them that trainings which take turns in one process may change at each turn."""
+    """Apply the process settings that may differ between trainings that take turns in one process."""
     torch.set_float32_matmul_precision(trainer.float32_matmul_precision)
     torch.backends.cudnn.allow_tf32 = trainer.cudnn_allow_tf32
     torch.backends.cudnn.benchmark = trainer.cudnn_benchmark
@@ -45,19 +45,19 @@ def prepare(
     strategy: "Strategy",
     warn: Callable[[str], None] = lambda message: None,
 ) -> nn.Module:
-    """What the training step calls: `task` with every configured technique applied to it, in place.
+    """Apply every configured technique to `task`, in place, and return the module that the training step calls.
 
-    `warn` gets what could not be applied.
+    Techniques that could not be applied are reported to `warn`.
     """
-    # 1. the model's own layers, as long as tracing meets nothing but them
+    # 1. the model's own layers, while tracing sees only them
     if trainer.remove_redundant_bias:
         _remove_redundant_bias(task.model, warn)
     freeze(task.model, trainer.freeze)
-    # 2. device, number format and layout, since everything after looks at the parameters
+    # 2. device, number format and layout, since all later techniques read the parameters
     device = torch.device("cpu") if strategy.moves_to_device else strategy.ranks.device
     memory_format = "contiguous" if strategy.layout.is_sliced else trainer.memory_format
     apply_format(task, precision.parameter_dtype, memory_format, device)
-    # 3. checkpoints around blocks, inside of whatever wraps the whole
+    # 3. checkpoints around blocks, inside the wrappers of the whole model
     apply_activation_checkpointing(
         task.model, trainer.activation_checkpointing, trainer.activation_checkpointing_blocks
     )
@@ -74,7 +74,7 @@ def _remove_redundant_bias(model: nn.Module, warn: Callable[[str], None]) -> Non
 
 
 def apply_format(task: Task, dtype: torch.dtype, memory_format: str, device: torch.device) -> None:
-    """Move the task to the device; float64 for proofs; layout of its 4-d weights."""
+    """Move the task to the device, and set the memory format of its 4-d weights; cast it to float64 if asked for."""
     if dtype is torch.float64:
         task.double()
     task.to(device=device, memory_format=MEMORY_FORMATS[memory_format])  # type: ignore[call-overload]

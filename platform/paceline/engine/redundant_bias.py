@@ -1,4 +1,4 @@
-"""Biases of convolutions that batch normalisation subtracts again: found by tracing the model, not by names.
+"""Removal of convolution biases that batch normalisation subtracts again, found by tracing the model, not by names.
 
 Ioffe and Szegedy 2015, arXiv:1502.03167, section 3.2.
 """
@@ -24,40 +24,42 @@ NORMS: dict[type[nn.Module], type[nn.Module]] = {
     nn.ConvTranspose2d: nn.BatchNorm2d,
     nn.ConvTranspose3d: nn.BatchNorm3d,
 }
-"""The normalisation that takes the mean over each channel of a batch of what a convolution gives; `SyncBatchNorm`
-does for all of them. The bias of a linear layer is left alone: `BatchNorm1d` takes its features for channels only
-where the input has two dimensions, which a trace does not show."""
+"""Normalisation that takes the mean over each channel of a convolution's output, by class of the convolution.
+
+`SyncBatchNorm` does so for all of them. The bias of a linear layer is kept: `BatchNorm1d` treats its features as
+channels only if the input has two dimensions, which a trace does not show.
+"""
 
 
 class Removal(NamedTuple):
-    """What became of a model's redundant biases."""
+    """Result of the removal of a model's redundant biases."""
 
     names: list[str]
-    """The convolutions that have lost theirs."""
+    """Names of the convolutions whose bias was removed."""
     warning: str = ""
-    """Why there are none, for the user; empty when there are some."""
+    """Reason why no bias was removed, for the user; empty if some were."""
 
 
 class Trace(NamedTuple):
-    """What a model calls in one mode, by name."""
+    """Modules that a model calls in one mode, by name."""
 
     pairs: set[tuple[str, str]]
-    """A convolution and the normalisation that its output goes into, and nowhere else; both are called once."""
+    """Pairs of a convolution and the normalisation that is the only user of its output; both are called once."""
     called: set[str]
-    """All modules that are called."""
+    """Names of all modules that are called."""
 
 
 def remove_redundant_bias(model: nn.Module) -> Removal:
-    """Remove the biases of convolutions whose output goes into batch normalisation alone, frozen ones too, in place.
+    """Remove the biases of convolutions whose output is used only by batch normalisation, frozen ones too, in place.
 
-    What the model computes stays the same in training and in evaluation: the bias is taken off `running_mean`. Left
-    alone is a convolution whose output has a second user, that is called twice or has a second name, whose bias is
-    shared or read elsewhere, that has hooks around it, or whose normalisation keeps to its running statistics in
-    training. The model is traced as it is called with its required arguments, the others at their defaults; the
-    convolutions are taken to get batches, not single samples.
+    The model's outputs stay the same in training and in evaluation: the bias is subtracted from `running_mean`. The
+    bias is kept if the convolution's output has a second user, if it is called twice or has a second name, if its bias
+    is shared or read elsewhere, if it has hooks around it, or if its normalisation uses running statistics in training.
+    The model is traced with its required arguments, and the defaults of the others. The convolutions are assumed to get
+    batches, not single samples.
 
     Returns:
-        The names, or the reason why nothing was removed.
+        The names, or the reason why no bias was removed.
     """
     try:
         pairs = find_redundant_bias(model)
@@ -72,7 +74,7 @@ def remove_redundant_bias(model: nn.Module) -> Removal:
 
 
 def find_redundant_bias(model: nn.Module) -> list[tuple[str, str]]:
-    """Name of each convolution with a redundant bias, and of the normalisation behind it.
+    """Return the name of each convolution with a redundant bias, and of the normalisation that follows it.
 
     Raises:
         Exception: the model cannot be traced, such as for control flow that depends on values.
@@ -90,7 +92,7 @@ def find_redundant_bias(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def trace(model: nn.Module, training: bool) -> Trace:
-    """Run the model's code on fake tensors, in training or in evaluation mode; the model stays as it is."""
+    """Trace the model's code, in training or in evaluation mode; the model is not changed."""
     if "forward" in vars(model):
         raise TypeError("its forward method has been replaced")
     # the code may keep what it is called with, or count its calls
@@ -106,12 +108,12 @@ def trace(model: nn.Module, training: bool) -> Trace:
 
 
 class _Tracer(fx.Tracer):
-    """Does not look into torch's own `forward` methods, which branch, in subclasses of the user's neither."""
+    """Tracer that does not trace into torch's own `forward` methods, which branch, also in a user's subclasses."""
 
     def __init__(self) -> None:
         super().__init__()
         self.read: set[int] = set()
-        """Ids of the parameters and buffers that the model's code has got hold of."""
+        """Ids of the parameters and buffers that the model's code has read directly."""
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         self.read.add(id(attr_val))
@@ -145,7 +147,7 @@ def _cancels(convolution: nn.Module, norm: nn.Module, training: bool, read: set[
 
 
 def _is_watched(model: nn.Module, name: str) -> bool:
-    """Whether something beside the graph may see or change what a module gives."""
+    """Return True if code outside the graph, such as a hook, may see or change a module's output."""
     around = (model.get_submodule(prefix) for prefix in accumulate(name.split("."), "{}.{}".format))
     return any(has_forward_hooks(module) or "forward" in vars(module) for module in around)
 

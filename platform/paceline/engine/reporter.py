@@ -1,7 +1,7 @@
-"""The one seam through which the engine speaks outwards.
+"""The interface through which the engine reports metrics and events, and receives requests to stop.
 
-It makes the same engine run in a test, in one process, or under Ray Train. All methods are called on rank 0 only, in
-the training process; none may block for long or raise, but where it says so.
+With it, the same engine runs in a test, in one process, or under Ray Train. All methods are called on rank 0 only, in
+the training process. None may block for long or raise, unless its docstring says so.
 """
 
 from collections.abc import Mapping
@@ -10,76 +10,79 @@ from typing import Any, Protocol
 
 
 class Reporter(Protocol):
-    """Where the engine's numbers and events go, and where a request to stop comes from."""
+    """Receiver of the engine's metrics and events, and source of requests to stop."""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Values of an optimizer step, by metric name."""
+        """Report the values of an optimizer step, by metric name."""
 
     def progress(self, step: int, samples_per_second: float) -> None:
-        """A sign of life a few times a second, for a progress bar."""
+        """Report progress a few times a second, for a progress bar."""
 
     def event(self, kind: str, **details: Any) -> None:
-        """Something worth telling: `resumed`, `checkpoint`, `stopped_early`, `warning`; details are plain JSON values.
+        """Report an event: `resumed`, `checkpoint`, `stopped_early`, `warning`; details are plain JSON values.
 
-        For the run's record alone: `datasets`, `ranks` (which are on which machine), `stamp` (what its speed was
-        measured on; the newest one holds), and `straggler` and `preemption`, which come with a warning.
+        Events for the run's record only: `datasets`, `ranks` (the ranks of each machine), `stamp` (the hardware that
+        the run's speed was measured on; the newest one counts), and `straggler` and `preemption`, which follow a
+        warning.
         """
 
     def recorded(self, timeout_seconds: float) -> bool:
-        """Wait until all metrics so far are safe; False when they were not in time. Called before a checkpoint.
+        """Wait until all metrics so far are safe. Returns False after the time-out. Called before a checkpoint.
 
-        May raise when the checkpoint must not be put in place.
+        May raise if the checkpoint must not be put in place.
         """
 
     def stored(self, timeout_seconds: float) -> bool:
-        """Wait until the object store of the run has the metrics so far; False when it had not in time. Called before
-        a checkpoint counts there."""
+        """Wait until the object store of the run has the metrics so far. Returns False after the time-out.
+
+        Called before a checkpoint counts in the store.
+        """
 
     def unrecorded(self) -> list[Any]:
-        """What `recorded` has waited for in vain, as JSON values: the checkpoint keeps it."""
+        """Return the metrics that were not safe when `recorded` timed out, as JSON values for the checkpoint."""
 
     def record_again(self, metrics: list[Any]) -> None:
-        """Take up what `unrecorded` gave to the checkpoint that training resumes from, before any other report.
+        """Record the unrecorded metrics of the checkpoint that training resumes from, before any other report.
 
-        What is safe after all, or is measured again, counts once: as it was taken first.
+        A metric that is safe after all, or is measured again, counts once, with its first value.
         """
 
     def stop_requested(self) -> bool:
-        """Whether the run should save its state and end at the next chance."""
+        """Return True if the run should save its state and end as soon as possible."""
 
     def is_leaving(self) -> bool:
-        """Whether a machine that trains is about to be taken away: the state is then saved as often as can be."""
+        """Return True if a machine of the training is about to be taken away: save the state as often as possible."""
 
     def rung(self, step: int, values: Mapping[str, float]) -> bool | None:
-        """Whether to train on after a rung. May block as long as it likes, in a thread of its own, and may raise.
+        """Return True to continue training after a rung, False to end it.
 
-        None: stop, but nothing is decided, so that a run that resumes asks again. While it blocks, nothing else asks
-        whether to stop.
+        None stops the run without a decision: a run that resumes asks again. May block for any time, in a thread of its
+        own, and may raise. While it blocks, requests to stop are not checked.
 
         Args:
-            step: the optimizer step that reached the rung; its checkpoint is safe, unless a warning says otherwise.
+            step: optimizer step that reached the rung; its checkpoint is safe, unless a warning says otherwise.
             values: `samples`, `epochs`, `seconds` and `step` so far, and the newest value of each metric.
         """
 
 
 @dataclass
 class MemoryReporter:
-    """Keeps everything in lists: for tests, and for runs that nobody watches."""
+    """Reporter that keeps all reports in lists: for tests, and for runs without another reporter."""
 
     points: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     stop_at_step: int | None = None
-    """Ask to stop once a step this high has been reported as progress or metrics."""
+    """Step from which on a stop is requested, once it has been reported as progress or metrics."""
     asked: list[tuple[int, dict[str, float]]] = field(default_factory=list)
-    """The rungs that were asked about."""
+    """Step and values of each call of `rung`."""
     leave_at_rung: int | None = None
-    """Give no answer at the rung at this step."""
+    """Step at which `rung` returns None."""
     stop_at_rung: int | None = None
-    """Answer no from a rung on at a step this high."""
+    """Step from which on `rung` returns False."""
     leave_at_step: int | None = None
-    """Say that the machine leaves once a step this high has been reported."""
+    """Step from which on `is_leaving` returns True, once it has been reported."""
     unsafe: list[Any] = field(default_factory=list)
-    """What `unrecorded` gives; `recorded` says no as long as there is something."""
+    """Metrics that `unrecorded` returns; `recorded` returns False unless it is empty."""
     _step: int = 0
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -117,5 +120,5 @@ class MemoryReporter:
         return self.stop_at_rung is None or step < self.stop_at_rung
 
     def values(self, key: str) -> list[float]:
-        """All reported values of one metric, in order."""
+        """Return all reported values of one metric, in order."""
         return [values[key] for _, values in self.points if key in values]

@@ -1,8 +1,8 @@
-"""Rungs: how far a trial trains before it is compared with the others, and continues or ends.
+"""Rungs: amounts of training after which a trial is compared with the others, and continues or ends.
 
 After the optimizer step that reaches a rung, the ranks evaluate, rank 0 saves a checkpoint and asks the reporter, and
-all ranks wait for the answer. A rung that was answered is not asked again, also not by a run that resumes; one whose
-answer never came is the first thing that a resumed run asks.
+all ranks wait for the answer. A rung that was answered is not asked again, also not by a run that resumes. A resumed
+run first asks about a rung that was reached but not answered.
 """
 
 import json
@@ -27,35 +27,35 @@ from paceline.engine.reporter import Reporter
 from paceline.engine.state import Position, TrainState
 
 ANSWERED = "answered.json"
-"""Beside a checkpoint's own files: how far its rungs had been answered later than it was written."""
+"""File beside a checkpoint's own files: the amount up to which rungs were answered after it was written."""
 ROUNDING = 1e-9
-"""Relative error of an amount and of a rung: three tenths of an epoch are at the rung of 0.3 epochs."""
+"""Relative tolerance between an amount and a rung: three tenths of an epoch reach the rung of 0.3 epochs."""
 _NO_ANSWER = -1.0
 
 
 @dataclass(frozen=True)
 class Rungs:
-    """Where a trial stops to be compared. Travels as plain values (`dataclasses.asdict`).
+    """Amounts of training at which a trial is compared. Sent as plain values (`dataclasses.asdict`).
 
     Raises:
-        ValueError: they do not ascend from above 0.
+        ValueError: the rungs do not ascend from above 0.
     """
 
     first: float
-    """The first rung, in `unit`; more than 0."""
+    """First rung, in `unit`; more than 0."""
     factor: float | None = None
     """Ratio of each rung to the one before, more than 1. None: a rung at every multiple of the first."""
     unit: Literal["samples", "epochs", "seconds"] = "samples"
-    """What is counted: training samples consumed, passes over the training set, or seconds of training. Seconds are
-    those of all attempts, with evaluation and saving but without waiting at rungs; they are looked at only where the
-    plan evaluates."""
+    """Unit of the rungs: training samples consumed, passes over the training set, or seconds of training. Seconds are
+    those of all attempts, with evaluation and saving but without waiting at rungs. They are checked only at steps where
+    the plan evaluates."""
 
     def __post_init__(self) -> None:
         if not self.first > 0 or (self.factor is not None and not self.factor > 1):
             raise ValueError(f"rungs begin above 0 and ascend by a factor above 1, not {self}")
 
     def above(self, amount: float) -> float:
-        """The first rung that lies above an amount of training."""
+        """Return the first rung above an amount of training."""
         reached = amount * (1 + ROUNDING)
         if self.factor is None:
             return self.first * (int(reached / self.first) + 1)
@@ -69,8 +69,8 @@ class RungStopper(BoundaryCallback):
     """Stops a trial at a rung that it does not survive. Rank 0 asks, once the rung's checkpoint is saved.
 
     Args:
-        samples_per_epoch: samples that an epoch consumes; infinite where that is not known.
-        timeout_seconds: longest time that a collective operation may take.
+        samples_per_epoch: number of samples that an epoch consumes; infinite if it is not known.
+        timeout_seconds: longest time that a collective operation may take, in seconds.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RungStopper(BoundaryCallback):
         timeout_seconds: float,
     ) -> None:
         self.is_due = False
-        """True if a rung was reached whose question is not answered."""
+        """True if a rung was reached that has not been answered."""
         self._rungs = rungs
         self._reporter = reporter
         self._ranks = ranks
@@ -101,17 +101,17 @@ class RungStopper(BoundaryCallback):
         self._seconds_before = 0.0
         self._start = perf_counter()
         self._agreed_seconds = 0.0
-        """Rank 0's, as all ranks know them."""
+        """Rank 0's seconds of training, shared with all ranks."""
         self._loaded: Mapping[str, Any] | None = None
 
     def on_train_start(self, ctx: TrainContext) -> None:
-        """Start the clock: the time before does not count."""
+        """Start the clock: time before it does not count."""
         if self._checkpointer.resumed_from is not None:
             self._restore(self._loaded or {}, self._checkpointer.resumed_from)
         self._start = perf_counter()
 
     def on_step_end(self, ctx: TrainContext) -> Control:
-        """Find out if this step has reached one rung or more; it is then saved and evaluated."""
+        """Check if this step has reached one rung or more. If so, it is saved and evaluated."""
         position = self._state.position
         if self._plan.is_over(position):
             self.is_due = False
@@ -122,7 +122,7 @@ class RungStopper(BoundaryCallback):
         return Control.SAVE if self.is_due else Control.CONTINUE
 
     def on_boundary(self, ctx: TrainContext) -> int:
-        """Ask, if a rung is due. Called last, when what is due after the step is done and saved."""
+        """Ask, if a rung is due. Called last, after all other work of the step, including the checkpoint."""
         if not self.is_due or self._plan.is_over(self._state.position):
             return Control.CONTINUE
         with self._meter.excluded("waiting"):
@@ -131,20 +131,20 @@ class RungStopper(BoundaryCallback):
 
     @property
     def seconds(self) -> float:
-        """Training time by this rank's clock, over all attempts, in seconds."""
+        """Training time in seconds by this rank's clock, over all attempts."""
         return self._seconds_before + perf_counter() - self._start
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the rungs are answered, as JSON values."""
+        """Return the last answered amount, the open question and the training time, as JSON values."""
         state = {"unit": self._rungs.unit, "answered_at": self._answered_at, "is_due": self.is_due}
         return {**state, "seconds": self.seconds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint's state once training starts; an empty one is that of a run without rungs."""
+        """Continue from a checkpoint's state once training starts. The state of a run without rungs is empty."""
         self._loaded = state
 
     def _ask(self, position: Position, metrics: Mapping[str, float]) -> bool:
-        """Have rank 0 ask whether to continue, once the newest checkpoint is safe; the answer is on every rank."""
+        """Let rank 0 ask whether to continue, once the newest checkpoint is safe; return its answer on every rank."""
         answered_at = self._amount(position)
         values = {
             "samples": float(position.samples),
@@ -179,7 +179,7 @@ class RungStopper(BoundaryCallback):
         self._settle(answered_at)
         self.is_due = same_unit and bool(state["is_due"]) and amount * (1 + ROUNDING) >= self._next
         if not self.is_due and self._rungs.unit != "seconds":
-            self._settle(amount)  # rungs that others have now, and that lie behind, are not for this run
+            self._settle(amount)  # rungs that this run has passed already are not asked
 
     def _settle(self, answered_at: float) -> None:
         self._answered_at = answered_at
@@ -187,7 +187,7 @@ class RungStopper(BoundaryCallback):
         self.is_due = False
 
     def _read(self, checkpoint: Path) -> float:
-        """How far rungs had been answered after a checkpoint was written, as rank 0 finds it."""
+        """Return the amount up to which rungs were answered after a checkpoint was written; rank 0 reads it for all."""
         answered_at = 0.0
         with suppress(OSError, ValueError, KeyError, TypeError):
             answered_at = float(json.loads((checkpoint / ANSWERED).read_bytes())["answered_at"])
@@ -205,16 +205,16 @@ class RungStopper(BoundaryCallback):
 def _remember(checkpoint: Path, answered_at: float) -> None:
     # The checkpoint itself is not written again: it would be gone for a moment. If this is lost, the run asks again.
     if not (checkpoint / MANIFEST).exists():
-        return  # another trial's state has been put in its place meanwhile
+        return  # the state of another trial has replaced it meanwhile
     with suppress(OSError):
         write_durably(checkpoint / ANSWERED, json.dumps({"answered_at": answered_at}).encode())
 
 
 def ask_first(ranks: DistContext, question: Callable[[], bool], round_seconds: float) -> bool:
-    """Rank 0's answer to `question`, which may take as long as it likes, on every rank. Every rank must call it.
+    """Return rank 0's answer to `question` on every rank. Every rank must call it.
 
-    The others wait in collective operations of `round_seconds` each, so that none of them times out. Among several
-    ranks, the question is asked in a thread of its own.
+    The question may take any time: the other ranks wait in collective operations of `round_seconds` each, so that none
+    of them times out. With several ranks, the question is asked in a thread of its own.
     """
     if ranks.world_size == 1:
         return question()
@@ -227,7 +227,7 @@ def ask_first(ranks: DistContext, question: Callable[[], bool], round_seconds: f
 
 
 class _Answer:
-    """What a function gives, which is called in a thread of its own."""
+    """Answer of a function that is called in a thread of its own."""
 
     def __init__(self, question: Callable[[], bool]) -> None:
         self._question = question
@@ -237,7 +237,7 @@ class _Answer:
         self._thread.start()
 
     def within(self, seconds: float) -> float:
-        """1 or 0 for yes or no, -1 when there is no answer yet; raises what the function raised."""
+        """Return 1 or 0 for yes or no, or -1 without an answer after `seconds`; raises the function's error."""
         self._thread.join(seconds)
         if self._error is not None:
             raise self._error

@@ -35,16 +35,16 @@ from paceline.safetensors_header import TensorEntry, lay_out
 
 POLL_SECONDS = 0.05
 CLOSING_SECONDS = 5.0
-"""Longest time that a rank waits for a message of another one after training has ended, since that one may be dead."""
+"""Seconds that a rank waits at most for a message of another rank after training, since that rank may be dead."""
 READY = "ready"
-"""Message of rank 0: the folder is there."""
+"""Message of rank 0: the folder exists."""
 
 
 class ShardedWriter:
     """Lets all ranks write a checkpoint together. Every rank has one; rank 0's `CheckpointWriter` writes its rows.
 
     Args:
-        folder: of the run's checkpoints.
+        folder: folder of the run's checkpoints.
     """
 
     def __init__(self, folder: Path, ranks: DistContext) -> None:
@@ -77,11 +77,11 @@ class ShardedWriter:
         return ShardedSnapshot(step, {}, values, self._ranks, headers, pieces, self._messages, token)
 
     def submit(self, snapshot: "ShardedSnapshot") -> None:
-        """Start writing this rank's rows; on every rank but 0."""
+        """Start writing this rank's rows. Called on every rank but 0."""
         self._pending = self._thread.submit(snapshot.write_rows, self._folder / snapshot.temporary_name)
 
     def wait(self) -> None:
-        """Wait until this rank's rows are written. Rank 0 reports it if they cannot be."""
+        """Wait until this rank's rows are written. If that fails, rank 0 reports it."""
         pending, self._pending = self._pending, None
         if pending is not None:
             with suppress(OSError):
@@ -98,7 +98,7 @@ class Messages:
 
     def __init__(self) -> None:
         self.deadline = inf
-        """When to stop waiting for messages, by the clock `monotonic`."""
+        """Time of the clock `monotonic` after which messages are not waited for."""
         # a connection of its own: requests to the process group's can block each other
         self._store = default_store().clone()
 
@@ -118,7 +118,7 @@ class Messages:
         """Wait for the report of a rank.
 
         Raises:
-            OSError: it has failed, or did not report before the deadline.
+            OSError: the rank has failed, or did not report before the deadline.
         """
         while not self._store.check([key]):
             if monotonic() > self.deadline:
@@ -138,7 +138,7 @@ class ShardedSnapshot(Snapshot):
 
     ranks: DistContext
     headers: Mapping[str, bytes]
-    """The first bytes of each file, on rank 0."""
+    """First bytes of each file, on rank 0."""
     pieces: Mapping[str, Sequence[tuple[int, Tensor]]]
     """This rank's rows, each with its offset in the file in bytes."""
     messages: Messages
@@ -156,14 +156,14 @@ class ShardedSnapshot(Snapshot):
             make_folder(folder)
         work_of_all = [partial(self._write, folder)]
         work_of_all += [partial(self._receive, rank) for rank in range(1, self.ranks.world_size)]
-        # the folder must not be removed while a rank writes to it, so all are waited for also after a failure
+        # the folder must not be removed while a rank writes to it: wait for all ranks, also after a failure
         failures = [failure for work in work_of_all if (failure := _failure_of(work)) is not None]
         self.messages.remove(self._key(READY))
         if failures:
             raise failures[0]
 
     def write_rows(self, folder: Path) -> None:
-        """Write the rows of another rank than 0."""
+        """Write the rows of this rank, which is not rank 0."""
         with self.messages.reported(self._key(self.ranks.rank)):
             self.messages.receive(self._key(READY), 0)
             self._write(folder)
@@ -212,7 +212,7 @@ def can_share_files(folder: Path, ranks: DistContext, round_seconds: float) -> b
 
 
 def _nothing() -> None:
-    """Rank 0 alone has something to do."""
+    """Do nothing: only rank 0 has work."""
 
 
 def _failure_of(work: Callable[[], object]) -> OSError | None:
@@ -231,7 +231,7 @@ def _entries(rows: Mapping[str, Rows]) -> dict[str, TensorEntry]:
 
 @cache
 def _dtype_name(dtype: torch.dtype) -> str:
-    """Name of a number format in safetensors, which has no public list of them."""
+    """Return the name of a number format in safetensors, which has no public list of them."""
     return str(json.loads(save({"empty": torch.empty(0, dtype=dtype)})[8:])["empty"]["dtype"])
 
 

@@ -1,4 +1,4 @@
-"""What a run is made of at a step boundary, and its form on disk."""
+"""State of a run at a step boundary, and its form on disk."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -24,16 +24,16 @@ WRAPPER_PREFIXES = ("module.", COMPILED_PREFIX)
 
 @dataclass
 class Position:
-    """How far training has come."""
+    """Progress of training."""
 
     step: int = 0
-    """Optimizer steps done."""
+    """Number of optimizer steps done."""
     epoch: int = 0
-    """Epochs finished."""
+    """Number of epochs finished."""
     epoch_samples: int = 0
-    """Samples consumed in the current epoch."""
+    """Number of samples consumed in the current epoch."""
     samples: int = 0
-    """Samples consumed since the start."""
+    """Number of samples consumed since the start."""
 
     def advance(self, samples: int, epoch_is_over: bool) -> None:
         """Count one optimizer step over `samples` samples."""
@@ -52,51 +52,51 @@ class TrainState:
     precision: Precision
     position: Position = field(default_factory=Position)
     metrics: dict[str, float] = field(default_factory=dict)
-    """The newest value of each metric."""
+    """Newest value of each metric."""
     is_stopped_early: bool = False
     """True once a callback has finished the run before the plan's end."""
     stop_reason: str = ""
-    """Which callback did so, and why."""
+    """Text on the callback that finished the run early, with the reason; empty if none did."""
     layout: Replicated = WHOLE
-    """How the tensors are spread over the ranks. With one that is, every rank must call the methods."""
+    """Layout of the tensors over the ranks. If it is spread, every rank must call the methods."""
 
     group_options: list[dict[str, Any]] = field(init=False)
-    """Options of the optimizer's parameter groups as they were built. What the optimizer changes in them is state."""
+    """Options of the optimizer's parameter groups as they were built. Later changes by the optimizer are state."""
 
     def __post_init__(self) -> None:
         self.group_options = options_of_groups(self.optimizer)
 
     @property
     def trainable(self) -> list[nn.Parameter]:
-        """The parameters that this rank updates."""
+        """Parameters that this rank updates."""
         return trainable_parameters(self.task, self.layout)
 
     def is_finite(self, ranks: DistContext) -> bool:
-        """Whether all weights that are trained are finite, on all ranks. Waits for the device."""
+        """Return True if all trained weights are finite, on all ranks. Waits for the device."""
         norms = torch.stack([self.layout.local(parameter.detach()).norm() for parameter in self.trainable])
         bad = float(not torch.isfinite(norms).all())
         return not (any(ranks.sum_numbers([bad])) if self.layout.is_spread else bad)
 
     def model_tensors(self) -> dict[str, torch.Tensor]:
-        """CPU copies of the model's weights and buffers."""
+        """Return CPU copies of the model's weights and buffers."""
         return self.layout.collect(split_task_state(self.task.state_dict())[0])
 
     def weights_sha256(self) -> str:
-        """`weights_sha256` of the model's weights and buffers, on rank 0."""
+        """Return `weights_sha256` of the model's weights and buffers; valid on rank 0."""
         model = split_task_state(self.task.state_dict())[0]
         return _sha256_of(self.layout.each_whole({strip_wrappers(name): tensor for name, tensor in model.items()}))
 
     def parts(self) -> dict[str, dict[str, torch.Tensor]]:
-        """All tensors as this rank holds them, by file (`model`, `task`, `optimizer`) and name."""
+        """Return all tensors as this rank holds them, by file (`model`, `task`, `optimizer`) and name."""
         model, task = split_task_state(self.task.state_dict())
         return {"model": model, "task": task, "optimizer": optimizer_tensors(self.optimizer, self.group_options)}
 
     def tensors(self) -> dict[str, dict[str, torch.Tensor]]:
-        """CPU copies of all tensors, by file and name."""
+        """Return CPU copies of all tensors, by file and name."""
         return {name: self.layout.collect(part) for name, part in self.parts().items()}
 
     def values(self) -> dict[str, Any]:
-        """All that is not a tensor, as JSON values."""
+        """Return all state that is not a tensor, as JSON values."""
         return {
             "optimizer_type": type_name(self.optimizer),
             "position": asdict(self.position),
@@ -108,10 +108,10 @@ class TrainState:
         }
 
     def load(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
-        """Resume from what `tensors` and `values` gave.
+        """Resume from the results of `tensors` and `values`.
 
         Raises:
-            ConfigError: they are another optimizer's, or another model's.
+            ConfigError: they are those of another optimizer or another model.
         """
         saved, own = values["optimizer_type"], type_name(self.optimizer)
         if saved != own:
@@ -125,16 +125,16 @@ class TrainState:
             raise ConfigError([Problem("resume", reason, "model", hint=START_FROM_SCRATCH)])
         load_optimizer(self.optimizer, tensors["optimizer"], values["optimizer"], self.layout, has_same_dtypes)
         self.precision.load_state_dict(values["precision"])
-        for name, value in values["position"].items():  # in place, since others hold on to the position
+        for name, value in values["position"].items():  # in place, since other objects refer to the position
             setattr(self.position, name, value)
         self.metrics = dict(values["metrics"])
         self.is_stopped_early, self.stop_reason = values["is_stopped_early"], values.get("stop_reason", "")
 
     def load_weights(self, tensors: Mapping[str, Mapping[str, torch.Tensor]], values: Mapping[str, Any]) -> None:
-        """Take the weights, buffers and position of what `tensors` and `values` gave; the optimizer stays as it is.
+        """Load weights, buffers and position from the results of `tensors` and `values`; the optimizer is not changed.
 
         Raises:
-            ConfigError: they are another model's.
+            ConfigError: they are those of another model.
         """
         if differing := self._load_task(_task_state(tensors)):
             reason = f"the weights of the checkpoint do not fit the model: they differ in {differing}"
@@ -144,7 +144,7 @@ class TrainState:
             setattr(self.position, name, value)
 
     def _load_task(self, whole: Mapping[str, torch.Tensor]) -> str:
-        """Load weights and buffers, unless they differ in name or shape; the first of those that do."""
+        """Load weights and buffers, unless some differ in name or shape; return the first names that do, else ""."""
         own = self.task.state_dict()
         held = {name: like for name, like in own.items() if self.layout.holds(like)}
         differing = (held.keys() - whole.keys()) | (whole.keys() - own.keys())
@@ -157,17 +157,17 @@ class TrainState:
 
 
 def _task_state(tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """A task's state dict, of the files of a checkpoint."""
+    """Return a task's state dict from the files of a checkpoint."""
     return {**{f"model.{name}": each for name, each in tensors["model"].items()}, **tensors.get("task", {})}
 
 
 def trainable_parameters(task: Task, layout: Replicated) -> list[nn.Parameter]:
-    """The parameters of a task that are trained, as far as this rank holds them."""
+    """Return the trainable parameters of a task that this rank holds."""
     return [parameter for parameter in task.parameters() if parameter.requires_grad and layout.holds(parameter)]
 
 
 def parameter_names(task: Task) -> dict[int, str]:
-    """The name of each parameter in the model, by `id`; for one of the task's own, its name in the task."""
+    """Return the name of each parameter in the model, by `id`; for one of the task's own, its name in the task."""
     named = [(strip_wrappers(name), parameter) for name, parameter in task.named_parameters()]
     own = {name for name, _ in named if not name.startswith("model.")}
     plain = ((name, name.removeprefix("model."), parameter) for name, parameter in named)
@@ -175,13 +175,13 @@ def parameter_names(task: Task) -> dict[int, str]:
 
 
 def split_task_state(state: Mapping[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The model's entries without their `model.` prefix, and the task's own."""
+    """Return the model's entries without their `model.` prefix, and the task's own entries."""
     model = {name.removeprefix("model."): tensor for name, tensor in state.items() if name.startswith("model.")}
     return model, {name: tensor for name, tensor in state.items() if not name.startswith("model.")}
 
 
 def weights_sha256(state: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over name, dtype, shape and bytes of a state dict, sorted by name, wrapper prefixes stripped."""
+    """Return the SHA-256 over name, dtype, shape and bytes of a state dict, sorted by name without wrapper prefixes."""
     return _sha256_of(sorted((strip_wrappers(name), tensor) for name, tensor in state.items()))
 
 
@@ -195,7 +195,7 @@ def _sha256_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 
 def strip_wrappers(name: str) -> str:
-    """A parameter's name without the prefixes that DDP and torch.compile add anywhere in it."""
+    """Return a parameter's name without the prefixes that DDP and torch.compile add anywhere in it."""
     for prefix in WRAPPER_PREFIXES:
         while name.startswith(prefix):
             name = name[len(prefix) :]

@@ -1,4 +1,4 @@
-"""How the ranks share the work: which of them get which samples, and which part of the model."""
+"""Distribution of the work over the ranks: the samples and the part of the model that each rank gets."""
 
 from collections.abc import Callable
 from math import isnan
@@ -30,16 +30,19 @@ class Strategy:
         self.parallel = parallel
         self.ranks = ranks
         self.data_ranks = ranks
-        """This rank's place among those that get different samples."""
+        """This rank's place among the ranks that get different samples."""
         self.layout = Replicated()
-        """How the training state is spread."""
+        """Layout of the training state over the ranks."""
         self.own_time = own_time(ranks.device, ranks.world_size)
-        """Runs while this rank does not wait for others."""
+        """Clock that runs while this rank does not wait for others."""
         self.moves_to_device = False
-        """Whether `distribute` itself moves the task to the device, part by part, since it may not fit as a whole."""
+        """True if `distribute` itself moves the task to the device, part by part, since the whole may not fit."""
 
     def distribute(self, task: Task, precision: Precision) -> nn.Module:
-        """What the training step calls, made of a task that is the same on all ranks. Every rank must call it."""
+        """Distribute a task that is the same on all ranks, and return the module that the training step calls.
+
+        Every rank must call it.
+        """
         if not task.automatic_optimization:  # its gradients are averaged at each optimizer's step
             self.ranks.share_first([each.detach() for each in (*task.parameters(), *task.buffers())])
             return task
@@ -53,13 +56,13 @@ class Strategy:
         seeds_of: Callable[[DistContext], StepSeeds],
         observer: GradientObserver | None,
     ) -> ForwardBackward:
-        """The pass over the micro batches of a step, through what `distribute` gave."""
+        """Return the pass over the micro batches of a step, through the module that `distribute` returned."""
         is_own = not (self.layout.is_sliced or communicates(model))
         seeds = seeds_of(self.ranks)
         return LocalForwardBackward(model, precision, self.ranks, running, seeds, observer, self.own_time, is_own)
 
     def evaluate(self, task: Task, batch: Any) -> TaskOutput | None:
-        """The task's output in evaluation; None where another rank of the same pipeline has it."""
+        """Return the task's output in evaluation; None if another rank of the same pipeline has it."""
         return checked_output(task(batch))
 
 
@@ -67,7 +70,7 @@ class ReplicasInProcess(Strategy):
     """`data_parallel`: one rank, which spreads each micro batch over its GPUs."""
 
     def distribute(self, task: Task, precision: Precision) -> nn.Module:
-        """The task over all GPUs of this process."""
+        """Return the task, spread over all GPUs of this process."""
         return apply_data_parallel(task, self.ranks.device)
 
 
@@ -82,7 +85,7 @@ class FullySharded(Strategy):
         self.moves_to_device = True
 
     def distribute(self, task: Task, precision: Precision) -> nn.Module:
-        """The task itself, cut up in place."""
+        """Shard the task in place, and return it."""
         from paceline.engine.fsdp import apply_fsdp
 
         require_same_start(task, self.ranks)
@@ -91,10 +94,10 @@ class FullySharded(Strategy):
 
 
 def require_same_start(task: Task, ranks: DistContext) -> None:
-    """Check that all ranks have built the same weights, where each is to hold another part of them.
+    """Check that all ranks have built the same weights, before each keeps only its own part of them.
 
     Raises:
-        UnusableCode: they have not.
+        UnusableCode: the weights differ.
     """
     total = sum(float(tensor.detach().double().sum()) for tensor in task.state_dict().values())
     totals = {number for (number,) in ranks.gather_numbers([total])}

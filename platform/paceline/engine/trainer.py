@@ -58,14 +58,14 @@ class Trainer:
         strategy: "Strategy",
     ) -> None:
         self.model = model
-        """What the training step calls: the task with every technique applied."""
+        """Module that the training step calls: the task with every technique applied."""
         self.state = state
         self.step = step
         self.data = data
         self.plan = plan
         self.checkpointer = checkpointer
         self.callbacks = callbacks
-        """In the order in which they are called."""
+        """Callbacks in the order in which they are called."""
         self.context = context
         self.meter = meter
         self.reporter = reporter
@@ -83,10 +83,10 @@ class Trainer:
 
     @property
     def map_style(self) -> MapStyleStream:
-        """The training data, for what looks at samples by index.
+        """Training data, for features that read samples by index.
 
         Raises:
-            ConfigError: the training set is an iterable one.
+            ConfigError: the training set is an iterable data set.
         """
         if not isinstance(self.data, MapStyleStream):
             reason = "is an iterable data set, and this needs samples by index"
@@ -107,7 +107,7 @@ class Trainer:
         """
         try:
             begun = self.open()
-            # a rung that was reached before training was interrupted, and never answered
+            # a rung that was reached before training was interrupted, and has not been answered
             stopped = not self.is_over and self._boundary() == INTERRUPT
             stopped = stopped or INTERRUPT in self.steps()
             self._end()
@@ -122,7 +122,7 @@ class Trainer:
         return self._outcome(stopped)
 
     def open(self) -> float:
-        """Prepare for the first step; returns the time at which training begins, of `perf_counter`."""
+        """Prepare for the first step, and return the time of `perf_counter` at which training begins."""
         self.state.task.train()
         self.state.task.on_train_start(self.context)
         begun = perf_counter()
@@ -133,16 +133,16 @@ class Trainer:
 
     def close(self) -> None:
         """End the loader processes, close the callbacks, and end the thread that writes checkpoints."""
-        with ExitStack() as last_to_first:  # an error of one leaves none of the others open
+        with ExitStack() as last_to_first:  # an error in one does not leave the others open
             last_to_first.callback(self.checkpointer.close)
             for callback in reversed(self._that("close")):
                 last_to_first.callback(callback.close)
             last_to_first.callback(self.data.close)
 
     def steps(self) -> Iterator[int]:
-        """Optimizer steps to the end of training, one each time the next is asked for; each gives what was agreed on.
+        """Run optimizer steps to the end of training, one per iteration, and yield the request that all ranks follow.
 
-        Every rank must take as many. `fit` takes them all; what takes some on its own calls `open` before.
+        Every rank must take equally many steps. `fit` takes all of them. Other callers call `open` first.
         """
         position = self.state.position
         while not self.is_over:
@@ -157,7 +157,7 @@ class Trainer:
                 yield self.after_step()
 
     def after_step(self) -> int:
-        """Do what is due once a step is counted; returns what the ranks have agreed on."""
+        """Log, evaluate and save as planned after a counted step, and return the request that all ranks follow."""
         request: int = Control.CONTINUE
         for callback in self._on_step_end:
             request = max(request, self._requested(callback, callback.on_step_end))

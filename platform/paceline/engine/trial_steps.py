@@ -1,7 +1,7 @@
-"""Trial steps: disposable training steps at a given micro batch size, of which nothing stays behind.
+"""Trial steps: disposable training steps at a given micro batch size, which leave no state behind.
 
-They take what training takes on one rank (weights, gradients, optimizer state, activations), so that the peak of the
-second of them is training's. Nothing in them is a collective operation: when one rank fails, no other one waits.
+They take the memory of training on one rank (weights, gradients, optimizer state, activations), so that the peak of the
+second step is that of training. They contain no collective operation: if one rank fails, no other rank waits.
 """
 
 import copy
@@ -50,16 +50,16 @@ _TOLD_BY_TEXT = (
 
 @dataclass(frozen=True)
 class Parts:
-    """How trial steps get what they train: each call makes it again."""
+    """Functions that build the parts of a trial step; each call builds a new one."""
 
     task: Callable[[], Task]
     optimizer: Callable[[Task], Optimizer]
     loaders: Callable[[], tuple[BatchLoader, dict[str, BatchLoader]]]
-    """Of the training and the validation sets: all take memory during training."""
+    """Function that builds the loaders of the training and validation sets: all of them take memory during training."""
 
 
 def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ranks: DistContext, size: int) -> int:
-    """Two optimizer steps over two micro batches of `size` samples each.
+    """Run two optimizer steps over two micro batches of `size` samples each.
 
     Returns:
         Bytes that training takes in addition.
@@ -76,7 +76,7 @@ def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ran
     batches = [loader.fetcher.fetch(0, ids) for ids in _sample_ids(len(loader.fetcher), size)]
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=config.trainer.zero_grad == "set_to_none")
-        # all on the device at once: in training the next one is on its way there while this one is computed
+        # all on the device at once: in training, the next micro batch is copied there while this one is computed
         on_device = [loader.transfer(batch) for batch in batches]
         forward_backward(_as_micro_batches(on_device, size), step)
         _clear(parameters)
@@ -85,19 +85,19 @@ def trial_steps(config: ExperimentConfig, parts: Parts, loader: BatchLoader, ran
 
 
 def _copies_of_gradients(config: ExperimentConfig, ranks: DistContext) -> int:
-    """How often training holds the gradients beside the parameters' own, at most."""
+    """Return the largest number of copies of the gradients that training holds beside the parameters' own."""
     exchanged = ranks.world_size > 1  # DDP's buckets, also as views: in the first step they are laid out a second time
     hook = config.parallel.comm_hook
-    # powersgd holds what it left out of the step before, and works on a copy
+    # powersgd holds the error of the step before, and works on a copy
     compressed = {"none": 0, "powersgd": 2}.get(hook, 1) if exchanged else 0
     aside = config.optimizer.lr_scaling == "adascale" or config.trainer.noise_scale
     return exchanged + compressed + aside
 
 
 def independent(parts: Parts) -> Parts:
-    """The same, with tasks that share no tensor with the one that will be trained.
+    """Return the parts with tasks that share no tensor with the task that will be trained.
 
-    The user's code may hold on to a model, or to a part of one, and use it each time it is asked for one.
+    User code may keep a model, or a part of one, and reuse it in each call.
 
     Raises:
         UnusableCode: the model's forward pass is a collective operation.
@@ -123,10 +123,10 @@ def _tensors(task: Task) -> Iterator[torch.Tensor]:
 
 
 def uncompiled(trainer: TrainerConfig) -> TrainerConfig:
-    """The same techniques, less the compiler, which takes long and needs no more memory."""
+    """Return the same techniques without the compiler, which takes long and needs no additional memory."""
     without: dict[str, Any] = {"compile": "none"}
     if trainer.activation_checkpointing == "budget":
-        without["activation_checkpointing"] = "none"  # it is the compiler's: an upper bound then
+        without["activation_checkpointing"] = "none"  # `budget` is part of the compiler; without it, an upper bound
     return trainer.model_copy(update=without)
 
 
@@ -142,15 +142,15 @@ def _as_micro_batches(batches: list[Any], size: int) -> Iterator[tuple[MicroBatc
 
 
 def _clear(parameters: list[nn.Parameter]) -> None:
-    # With zeros the update takes the same memory, is never left out by fp16's scaler, and leaves weights that the
-    # user's code can compute with, whatever the learning rate.
+    # With zeros the update takes the same memory, is never skipped by fp16's scaler, and keeps the weights usable for
+    # user code at any learning rate.
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.zero_()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory could not be had, on a GPU or on the host."""
+    """Return True if an exception means that memory ran out, on a GPU or on the host."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     told = text_of(error).lower() if isinstance(error, RuntimeError) else ""
@@ -158,7 +158,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def ran_out(body: Callable[[], None], device: torch.device) -> bool:
-    """Call `body`; whether it ran out of memory. What it held is released in both cases, other errors pass."""
+    """Call `body`, and return True if it ran out of memory. Its memory is released in both cases. Other errors pass."""
     try:
         with undisturbed(device):
             body()
@@ -174,7 +174,7 @@ def ran_out(body: Callable[[], None], device: torch.device) -> bool:
 
 
 def release(device: torch.device) -> None:
-    """Give back the memory of what is not referred to any more."""
+    """Free the memory of unreferenced objects."""
     gc.collect()  # checkpointed blocks refer to themselves
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -182,8 +182,8 @@ def release(device: torch.device) -> None:
 
 @contextmanager
 def quick_release() -> Iterator[None]:
-    """Make `release` look only at what the body has made: all else that there is takes a third of a second."""
-    if gc.get_freeze_count():  # somebody else's, who would miss it
+    """Make `release` collect only objects that the body has made: older objects would take a third of a second."""
+    if gc.get_freeze_count():  # another caller has frozen objects, which `unfreeze` would release
         yield
         return
     gc.freeze()
@@ -202,7 +202,7 @@ def _drop_frames(error: BaseException | None) -> None:
 
 @contextmanager
 def undisturbed(device: torch.device) -> Iterator[None]:
-    """Random numbers continue afterwards as if the body had drawn none."""
+    """Restore the random generators afterwards, as if the body had drawn no numbers."""
     host, python, numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:

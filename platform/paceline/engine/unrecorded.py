@@ -1,29 +1,31 @@
-"""Metrics that were not durable yet when a checkpoint was put in place: it keeps them, see `cluster.metric_buffer`."""
+"""Metrics that were not durable yet when a checkpoint was saved, and are kept in it: see `cluster.metric_buffer`."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 UNRECORDED = "unrecorded.json"
-"""The file of a checkpoint that holds them. Most have no such file."""
+"""Name of the file that holds them in a checkpoint. Most checkpoints have no such file."""
 
 
 def as_file(run: str, metrics: list[Any]) -> bytes:
-    """What the file holds.
+    """Return the content of the file.
 
     Args:
         run: name of the run's folder.
-        metrics: as `Reporter.unrecorded` gives them.
+        metrics: result of `Reporter.unrecorded`.
     """
     return json.dumps({"run": run, "metrics": metrics}).encode()
 
 
 def metrics_of(checkpoint: Path) -> list[Any]:
-    """What a checkpoint keeps of the run in whose folder it lies. One that comes from another run has that one's.
+    """Return the unrecorded metrics that a checkpoint keeps for the run in whose folder it lies.
+
+    Empty if it has none, or if they belong to another run, from which the checkpoint was copied.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is damaged.
+        ValueError: the file is damaged.
     """
     file = checkpoint / UNRECORDED
     kept = json.loads(file.read_bytes()) if file.exists() else {}

@@ -1,7 +1,7 @@
 """Cause, fix and an example for each code of an error, a warning or a finding of lint.
 
 The texts are the Markdown files beside this module, one file per group: a heading, an introduction, and a section for
-each code. `paceline explain CODE` prints a section, and `docs/reference/errors.md` is made of all of them.
+each code. `paceline explain CODE` prints a section, and `docs/reference/errors.md` contains all of them.
 """
 
 import re
@@ -22,7 +22,7 @@ class Explanation:
     cause: str
     fix: str
     example: str
-    """What leads to the message, and what to write instead."""
+    """Example of input that leads to the message, and its correction."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""Lint in a process of its own: it changes things of the whole process while it looks, leaves the user's code imported,
-and may hang where that code does."""
+"""Lint in a separate process: it changes process-wide state, leaves the user's code imported, and may hang if that code
+hangs."""
 
 from typing import Any
 
@@ -11,29 +11,29 @@ from paceline.linting.finding import Finding
 
 TIMEOUT_SECONDS = 120.0
 LEAVE_SECONDS = 60.0
-"""What the process may take beside, to import torch and to end."""
+"""Additional seconds for the process to import torch and to exit."""
 GIVEN_UP = "could-not-be-run"
-"""The rule that a model is found by which does not come to its end; that of a model that raises as well."""
+"""Name of the rule for a model that does not finish in time; also the rule for a model that raises an error."""
 
 
 class LintApart:
-    """Begins to look at once; `findings` waits for it."""
+    """Starts linting immediately; `findings` waits for the result."""
 
     def __init__(self, config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._timeout_seconds = timeout_seconds
         self._process = SeparateProcess(__name__, config, timeout_seconds)
 
     def findings(self) -> list[Finding]:
-        """The findings.
+        """Return the findings.
 
         Raises:
-            TookTooLong: the user's code did not come to its end.
+            TookTooLong: the user's code did not finish in time.
             PacelineError: as `lint`.
         """
         return [Finding(**each) for each in self._process.answer(self._timeout_seconds + LEAVE_SECONDS)]
 
     def findings_at_best(self) -> list[Finding]:
-        """Return the same, or nothing where the model cannot be examined: its training reports why."""
+        """Return the findings; empty if the model cannot be examined, since its training reports why."""
         try:
             return self.findings()
         except TookTooLong as fault:
@@ -43,7 +43,7 @@ class LintApart:
             return []
 
     def end(self) -> None:
-        """End it, whether or not it is done."""
+        """End the process, whether or not it has finished."""
         self._process.end()
 
 
@@ -57,7 +57,7 @@ def lint(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> 
         timeout_seconds: how long building the model and loading the data may take.
 
     Raises:
-        TookTooLong: the user's code did not end in time.
+        TookTooLong: the user's code did not finish in time.
         PacelineError: the config, the model or the data are wrong.
     """
     look = LintApart(config, timeout_seconds)
@@ -72,7 +72,7 @@ def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, An
         from paceline._compat.torch import import_compiler
         from paceline.linting.examining import lint as lint_here
 
-    import_compiler()  # torch would in the first step, for seconds; the limit is for the user's code
+    import_compiler()  # torch would import it for seconds in the first step; the limit is for the user's code
     with at_most(timeout_seconds, "building the model and the data, with some passes,"):
         return [finding.to_json() for finding in lint_here(config)]
 

@@ -20,7 +20,7 @@ from paceline.tasks._task import Task
 from paceline.tasks.base import TaskConfig
 
 SMALL, LARGE = 2, 4
-"""Samples of the batches that are tried first."""
+"""Samples of the small and the large batch that are tried first."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Batches:
     small: Any
     large: Any
     datasets: DataSets
-    """Of training and validation."""
+    """Data sets for training and validation."""
 
 
 def build_task(config: ExperimentConfig) -> Task:
-    """The task that training would begin with, in real memory.
+    """Build the task that training would begin with, in real memory.
 
     Raises:
-        UnusableCode: the user's code raised, or gave no model.
+        UnusableCode: the user's code raised an error, or returned no model.
     """
     seed_model(config.seed)
     try:
@@ -51,7 +51,7 @@ def build_task(config: ExperimentConfig) -> Task:
 
 
 def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
-    """The same of fake tensors; in real memory first where the user's code needs values.
+    """Build the same task with fake tensors; first in real memory if the user's code needs values.
 
     Raises:
         UnusableCode: as `build_task`.
@@ -59,15 +59,15 @@ def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
     try:
         with mode:
             task = build_task(config)
-    except Exception:  # what needs values fails here in any way; the next line reports what is wrong with the code
+    except Exception:  # code that needs values may fail in any way; the next line reports faults of the code
         task = build_task(config)
     return with_fake_tensors(task, mode)
 
 
 def build_batches(config: ExperimentConfig) -> Batches:
-    """A small and a larger batch of the training set."""
+    """Return a small and a larger batch of the training set."""
     data: Any = config.data
-    if data.describe() == "synthetic":  # the only one that is as large as the config says
+    if data.describe() == "synthetic":  # the only data set whose size the config sets
         few = max(LARGE, data.num_classes)
         data = data.model_copy(update={"num_samples": min(few, data.num_samples), "num_validation_samples": 1})
     sets = data.sets()
@@ -79,10 +79,10 @@ def build_batches(config: ExperimentConfig) -> Batches:
 
 
 def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any]:
-    """Two batches; where the collation refuses small ones, those of a micro-batch and of two, or of one twice.
+    """Return two batches. If the collation refuses small ones: one and two micro-batches, or one micro-batch twice.
 
     Raises:
-        Exception: the collation raises it for a micro-batch, too.
+        Exception: the collation raises it for a micro-batch as well.
     """
     sizes = batch_sizes(config)
     own = sizes.micro_batch_size or -(-sizes.global_batch_size // sizes.world_size)
@@ -93,7 +93,7 @@ def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any
     for small, large in ((SMALL, LARGE), (own, own * LARGE // SMALL)):
         try:
             return pair(small, large)
-        except Exception:  # a collation may refuse a size in any way; what is wrong in all cases is raised below
+        except Exception:  # a collation may refuse a size in any way; a fault at every size is raised below
             continue
     return pair(own, own)
 

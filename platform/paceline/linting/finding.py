@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 Severity = Literal["error", "warning"]
-"""`error`: training ends or goes wrong. `warning`: it is slower or worse than it need be."""
+"""`error`: training fails or gives wrong results. `warning`: it is slower or worse than necessary."""
 
 
 class Fault(NamedTuple):
@@ -18,19 +18,19 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault that was found."""
+    """One fault found by lint."""
 
     rule: str
-    """The rule that found it, such as `bias-before-norm`."""
+    """Name of the rule that found it, such as `bias-before-norm`."""
     place: str
-    """Where: `file:line` of the user's code, a module such as `model.conv1`, or a key of the config."""
+    """Place of the fault: `file:line` of the user's code, a module such as `model.conv1`, or a key of the config."""
     reason: str
-    """What is wrong with it, in a sentence."""
+    """Description of the fault, in one sentence."""
     hint: str
-    """What to do about it."""
+    """Fix for the fault."""
     severity: Severity
-    """`error`: training ends or goes wrong. `warning`: it is slower or worse than it need be."""
+    """`error`: training fails or gives wrong results. `warning`: it is slower or worse than necessary."""
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
+        """Return the finding as a JSON object."""
         return asdict(self)

@@ -1,4 +1,4 @@
-"""Records what one forward pass does that costs time or goes wrong: who calls which function of torch, on what."""
+"""Records the operations of one forward pass that cost time or are wrong: caller, torch function and tensors."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ from paceline.linting.tensor_devices import TensorDevices, tensors_in
 
 LOSSES = ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits")
 ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "relu", "relu_", "sigmoid_")
-"""Functions whose results are followed to what takes them."""
+"""Functions whose results are followed to the functions that use them."""
 _SHAPES = (
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim", "t"),
     *("contiguous", "clone", "float", "double", "to", "type", "__getitem__"),
 )
-"""Functions that leave the numbers what they are."""
+"""Functions that keep the values of a tensor."""
 READS = ("item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy", "__array__", "cpu")
-"""Methods that wait for the device until a value is there."""
+"""Methods that wait for the device to compute a value."""
 SHOWS = ("__repr__", "__format__", "__str__")
 MOVES = ("cuda", "to")
 DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
@@ -45,18 +45,18 @@ class Record:
     moved: list[LintedCall] = field(default_factory=list)
     """Tensors moved to a device that the code names; `detail` is the device."""
     from_host: list[LintedCall] = field(default_factory=list)
-    """Tensors that were made in host memory, and met one of the device."""
+    """Tensors that were made in host memory, and then combined with one on the device."""
     flows: list[Flow] = field(default_factory=list)
     dropouts: list[LintedCall] = field(default_factory=list)
-    """Dropout that was on, by calls of the user's code."""
+    """Calls of active dropout in the user's code."""
     mean_losses: dict[int, LintedCall] = field(default_factory=dict)
-    """By id of the result: losses that are means over the batch."""
+    """Losses that are means over the batch, by the `id` of the result."""
     lines: Counter[CodeLine] = field(default_factory=Counter)
-    """How many functions of torch each line of the user's code called, also by way of layers."""
+    """Number of torch functions that each line of the user's code called, directly or through layers."""
     shapes: dict[str, torch.Size] = field(default_factory=dict)
     """Shape of the first input of each module, by name."""
     calls: list[LintedCall] = field(default_factory=list)
-    """Calls that `watching` looks out for."""
+    """Calls that `watching` records."""
 
 
 class ForwardRecorder(TorchFunctionMode):
@@ -64,8 +64,8 @@ class ForwardRecorder(TorchFunctionMode):
 
     def __init__(self, stands_in: bool, devices: TensorDevices) -> None:
         """Args:
-        stands_in: tensors have no values, so that reading one gives an invented value.
-        devices: of the tensors that there are before.
+        stands_in: True if tensors have no values, so that reading one returns an invented value.
+        devices: devices of the tensors that exist before the pass.
         """
         super().__init__()
         self.record = Record()
@@ -75,7 +75,7 @@ class ForwardRecorder(TorchFunctionMode):
         self._devices = devices
 
     def call(self, name: str, detail: str = "") -> LintedCall:
-        """A call that is being made now."""
+        """Return the current call."""
         return LintedCall(name, calling_line(), self.modules[-1], detail)
 
     def __torch_function__(
@@ -105,7 +105,7 @@ class ForwardRecorder(TorchFunctionMode):
 
     def _note_read(self, name: str, tensor: Tensor) -> None:
         is_shown = name in SHOWS
-        # a logger turns it into text, or what somebody has put in the place of `print`, as Ray does
+        # a logger turns it into text, or a replacement of `print`, such as Ray's
         call = self.call(name)._replace(line=nearest_line()) if is_shown else self.call(name)
         if call.line is not None and self._devices.is_on_device(tensor):
             (self.record.shown if is_shown else self.record.reads).append(call)
@@ -116,7 +116,7 @@ class ForwardRecorder(TorchFunctionMode):
             (self.record.reads if device == "cpu" else self.record.moved).append(call)
 
     def _on_device(self, tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-        """Return the copy on the device; a tensor that is there already is its own copy."""
+        """Return the copy on the device; a tensor that is already there is returned as it is."""
         result = tensor if dtype is None else tensor.to(dtype)
         if self._devices.is_on_device(tensor):
             self._devices.put_on_device(result)
@@ -155,13 +155,13 @@ class ForwardRecorder(TorchFunctionMode):
 
 
 def _named_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The kind of device that a move names; `same` if it is given as an object; empty if there is none."""
+    """Return the kind of device that a move names; `same` if it is given as an object; empty if none is named."""
     if name == "cuda":
         return "cuda"
     device = kwargs.get("device") or next((each for each in args[1:2] if isinstance(each, (str, torch.device))), None)
     if device is None:
         return ""
-    # `x.device` is an object, as is what has been chosen with care
+    # `x.device` is an object, and so is a deliberately chosen device
     return "same" if isinstance(device, torch.device) else _kind(device)
 
 
@@ -184,7 +184,7 @@ def _drops(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 
 def _invented(name: str, tensor: Tensor, origin: tuple[Tensor, LintedCall] | None) -> Any:
-    """A value for one that a fake tensor does not have: as if all were well, so that the code continues."""
+    """Return a value that a fake tensor does not have. It signals no problem, so that the code continues."""
     if name in SHOWS:
         return "tensor"
     if name == "cpu":

@@ -1,4 +1,4 @@
-"""Runs the user's task on fake tensors as training and evaluation do, and keeps what was seen."""
+"""Runs the user's task on fake tensors as training and evaluation do, and records the operations."""
 
 import logging
 import warnings
@@ -23,7 +23,7 @@ from paceline.tasks._task import Task
 
 _log = logging.getLogger(__name__)
 LARGEST_REAL = 30_000_000
-"""Parameters of the largest model that is run in real memory when fake tensors do not do."""
+"""Number of parameters of the largest model that is run in real memory if it cannot run on fake tensors."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class TaskTrace:
     """Trace of a task in two training steps on a small batch, one on a larger batch, and in evaluation."""
 
     training: Record
-    """Of the second step: the first may set things up."""
+    """Record of the second training step; the first may set things up."""
     larger: Record
     evaluation: Record
     loss_sum: Any
@@ -41,21 +41,21 @@ class TaskTrace:
     grown: list[str]
     """Attributes that hold more results with their graphs after each step."""
     backward_error: str
-    """Why the backward pass fails; empty when it does not."""
+    """Error message of the backward pass; empty if it succeeds."""
     same_structure: bool
-    """Whether the larger batch has as many tensors as the small one."""
+    """True if the larger batch has as many tensors as the small one."""
     trained_in_evaluation: list[str] = field(default_factory=list)
     """Modules that were in training mode when the task was evaluated."""
 
 
 def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode | None) -> TaskTrace:
-    """Run the task; its parameters keep their values and get no gradients, all else may change.
+    """Run the task. Its parameters keep their values and get no gradients; all other state may change.
 
     Args:
-        mode: of the task's fake tensors; None if its tensors are real.
+        mode: mode of the task's fake tensors; None if its tensors are real.
 
     Raises:
-        Exception: the task cannot be run so.
+        Exception: the task cannot be run in this mode.
     """
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
@@ -105,7 +105,7 @@ class _Runner:
         return output, recorder.record
 
     def if_possible(self, batch: Any) -> Record:
-        """The record of one that may fail; empty then."""
+        """Return the record of a forward pass that may fail; empty if it fails."""
         try:
             return self(batch)[1]
         except Exception as error:
@@ -113,8 +113,8 @@ class _Runner:
             return Record()
 
     def until_failure(self, batch: Any) -> Record:
-        """The record of an evaluation, up to where it fails: gradients are off, and fake tensors have no values that
-        could choose which predictions count."""
+        """Return the record of an evaluation, up to the point where it fails. It may fail because gradients are off,
+        and because fake tensors have no values to select predictions by."""
         try:
             self(batch)
         except Exception as error:
@@ -123,7 +123,7 @@ class _Runner:
 
 
 def _plain_attributes(task: Task) -> dict[str, Tensor]:
-    """Tensors that are neither parameters nor buffers."""
+    """Return the task's tensors that are neither parameters nor buffers, by name."""
     return {
         f"{type(module).__name__}.{name}": value
         for module in task.modules()
@@ -134,7 +134,7 @@ def _plain_attributes(task: Task) -> dict[str, Tensor]:
 
 @contextmanager
 def _naming(task: Task, recorder: ForwardRecorder) -> Iterator[None]:
-    """Tell the recorder which module is being called."""
+    """Keep the recorder informed of the module that is being called."""
     with ExitStack() as stack:
         for name, module in _hookable(task):
             if name:
@@ -183,7 +183,7 @@ def _noting_training_mode(task: Task) -> Iterator[list[str]]:
 
 
 def _kept_graphs(task: Task) -> dict[str, int]:
-    """Tensors with a graph behind them in each list, tuple, set or mapping that a module has as an attribute."""
+    """Count the tensors with an autograd graph in each list, tuple, set or mapping that is an attribute of a module."""
     return {
         f"{type(module).__name__}.{attribute}": sum(
             isinstance(leaf, Tensor) and leaf.grad_fn is not None for leaf in _inside(value)
@@ -205,7 +205,7 @@ def _inside(value: Any, depth: int = 3) -> Iterator[Any]:
 
 
 def _behind(loss: Any) -> list[Tensor]:
-    """The tensors at the ends of the graph behind a loss: where gradients would go."""
+    """Return the leaf tensors of a loss's autograd graph: those that would receive gradients."""
     waiting = [loss.grad_fn] if isinstance(loss, Tensor) and loss.grad_fn is not None else []
     seen: set[Any] = set(waiting)
     found: list[Tensor] = []

@@ -1,1 +1,1 @@
-"""How the learning rate changes over training, one file each."""
+"""Learning rate schedules, one file each."""

@@ -1,4 +1,4 @@
-"""What every schedule offers: a factor of the peak learning rate for each optimizer step.
+"""Base class of the schedule configs: a factor of the peak learning rate for each optimizer step.
 
 A schedule is a pure function of the step, so a resumed run needs no state for it.
 """
@@ -15,7 +15,7 @@ class LRSchedulerConfig(LRSchedulerSection):
     """A schedule after an optional linear warmup."""
 
     def build(self, total_steps: int, warmup_steps: int, steps_per_epoch: float) -> Schedule:
-        """The factor at each step: (step + 1) / warmup during warmup, then what `after_warmup` says."""
+        """Return the factor at each step: (step + 1) / warmup during warmup, then that of `after_warmup`."""
 
         def factor(step: int) -> float:
             if step < warmup_steps:

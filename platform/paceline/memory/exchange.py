@@ -1,4 +1,4 @@
-"""Memory of DDP beside the model: the buckets in which gradients travel."""
+"""Memory of DDP in addition to the model: the buckets in which gradients are exchanged."""
 
 import torch
 from torch import nn
@@ -6,16 +6,16 @@ from torch import nn
 from paceline.config.sections import ParallelConfig
 
 COPIES = {"none": 0.0, "bf16": 0.5, "fp16": 0.5, "powersgd": 2.0}
-"""What a `comm_hook` holds at most, in sizes of the gradients: their compressed form; or what was left out of the step
-before, and a copy to work on."""
+"""Upper limit of the memory of each `comm_hook`, as a multiple of the gradients' size. Casting hooks hold the
+compressed gradients. PowerSGD holds the error of the previous step, and a working copy."""
 
 
 class Buckets:
-    """Buckets for all gradients; with bucket views, these live in there once they are exchanged."""
+    """Buckets for all gradients. With bucket views, gradients are views of the buckets once they are exchanged."""
 
     def __init__(self, parallel: ParallelConfig, parameters: list[nn.Parameter]) -> None:
         self.exchanging = False
-        """Whether backward now exchanges gradients, or only adds them up."""
+        """True if the backward pass exchanges gradients, False if it only accumulates them."""
         self._views = {parameter: torch.empty_like(parameter) for parameter in parameters}
         total = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
         self.tensors = [

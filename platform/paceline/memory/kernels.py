@@ -1,6 +1,6 @@
 """Scratch memory of CPU kernels: measured by running each of them once, on zeros.
 
-oneDNN, say, brings what a convolution reads and writes into a layout of its own, depending on processor and shape.
+For example, oneDNN converts the inputs and outputs of a convolution to a layout that depends on processor and shape.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -15,27 +15,27 @@ from paceline._compat.torch import no_dispatch, tree_leaves, tree_map_only
 
 MARK = "paceline kernel "
 SECONDS = 30.0
-"""How long kernels may be tried out for all traces together."""
+"""Time limit in seconds for running kernels, for all traces together."""
 LARGEST_BYTES = 2**31
-"""Kernels with larger arguments are not run: their zeros would take this machine's memory."""
+"""Kernels with more bytes of arguments are not run: the zeros would fill this machine's memory."""
 
 
 class Kernels:
-    """Runs kernels, each with the same arguments once, and knows afterwards what they took."""
+    """Runs each kernel once per set of arguments, and measures its scratch memory."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._left = seconds
         self._marks: dict[Hashable, str] = {}
         self.left_out = False
-        """Whether some kernel was not run, since it was too large, or there was no time left."""
+        """True if a kernel was not run because its arguments were too large, or because no time was left."""
         self.taken: dict[str, int] = {}
-        """Bytes beside arguments and results, by mark; of those that have been run under an earlier `profiled`."""
+        """Bytes of scratch memory, without arguments and results, by mark; for kernels of an earlier `profiled`."""
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """The mark of a kernel with its arguments, which is run if it was not before; None where it cannot be.
+        """Return the mark of a kernel with its arguments, running it if it is new; None if it cannot be run.
 
         Args:
-            args: with tensors without data, which zeros stand in for.
+            args: arguments whose tensors have no data; zeros of the same shapes replace them.
         """
         key = _signature(func, args, kwargs)
         if key not in self._marks and (self._left <= 0 or _bytes((args, kwargs)) > LARGEST_BYTES):
@@ -50,7 +50,7 @@ class Kernels:
 
     @contextmanager
     def profiled(self) -> Iterator[None]:
-        """For a body in which kernels are run."""
+        """Profile the kernels that are run in the body."""
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             yield
         events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
@@ -61,7 +61,7 @@ def _run(mark: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     try:
         with record_function(mark):
             result = func(*args, **kwargs)
-    except Exception:  # it does not compute with zeros
+    except Exception:  # the kernel fails on zeros
         return
     del result
 

@@ -1,4 +1,4 @@
-"""`plan`: what a training step takes on one worker, and which settings fit, before anything is trained."""
+"""`plan`: the peak memory of a training step on one worker, and the settings that fit, before anything is trained."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from paceline.tasks.base import Task
 
 STATED_ERROR = 0.08
-"""How far off a prediction may be. One that is nearer to the memory's limit decides nothing."""
+"""Relative error that a prediction may have. A prediction that is closer to the memory limit decides nothing."""
 
 PATIENCE_SECONDS = 120.0
-"""After so long, what the user's code does counts as hanging."""
+"""Seconds after which the user's code counts as hanging."""
 
 Device = Literal["auto", "cpu", "cuda"]
 HEADING = ("micro batch", "precision", "checkpointing", "peak memory", "fits")
@@ -34,14 +34,14 @@ HEADING = ("micro batch", "precision", "checkpointing", "peak memory", "fits")
 
 @dataclass(frozen=True)
 class GridPoint:
-    """Settings, and what a step takes with them."""
+    """Settings, and the peak memory of a step with them."""
 
     overrides: Overrides
     peak_memory_bytes: int
     fits: bool | None
-    """Whether that is within the memory; None where its size is not known."""
+    """True if the peak is within the device's memory; None if the size of that memory is not known."""
     is_tight: bool = False
-    """Whether the limit is within the error of the prediction."""
+    """True if the memory limit is within the error of the prediction."""
 
     def cells(self) -> list[str]:
         """Return the row of a table."""
@@ -62,27 +62,27 @@ class MemoryPlan:
     parameters: int
     trainable_parameters: int
     flops_per_sample: int
-    """Floating-point operations of a training sample, forward and backward, two a multiplication with addition."""
+    """Floating-point operations per training sample, forward and backward; a multiply-add counts as two."""
     forward_flops_per_sample: int
     peak_memory_bytes: int
-    """The most that is held during the second optimizer step."""
+    """Peak memory in bytes during the second optimizer step."""
     memory: dict[Role, int]
-    """The same, by what it is for at that moment; `weights` includes buffers, `activations` the batch."""
+    """Peak memory by its use at that moment; `weights` includes buffers, `activations` the batch."""
     micro_batch_size: int
     device: str
     device_memory_bytes: int | None
     fits: bool | None
     grid: tuple[GridPoint, ...]
     cheapest: Overrides | None
-    """The first of the grid that fits: the config's own precision before another one, then the least that is computed
-    twice, then the largest micro batch. None when nothing fits, or the memory is not known."""
+    """Overrides of the first point of the grid that fits. The config's own precision is preferred, then the least
+    recomputation, then the largest micro batch. None if nothing fits, or if the memory is not known."""
     derived: Derived
     notes: tuple[str, ...] = ()
-    """What is approximate."""
+    """Approximations in the prediction."""
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain JSON values, as `paceline plan --json` prints it."""
+        """Return the plan as the plain JSON values that `paceline plan --json` prints."""
         tree: dict[str, Any] = redact_tree(asdict(self))
         return tree
 
@@ -132,15 +132,15 @@ def plan(
 
     Args:
         config: from `load_config`.
-        memory_bytes: the memory of a worker's device. By default that of the GPU here, or a
-            worker's part of this machine's.
-        device: what is trained on; `auto`: a GPU where the config asks for one or this machine has enough.
-        timeout_seconds: how long it may take to load the data, and for each set of techniques to build the model.
+        memory_bytes: memory of a worker's device, in bytes. By default that of this machine's GPU, or a worker's share
+            of this machine's memory.
+        device: device to train on. `auto`: a GPU if the config asks for one or this machine has enough.
+        timeout_seconds: time limit for loading the data, and for building the model with each set of techniques.
         model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
 
     Raises:
         ConfigError: something about the config is wrong, or it does not suit the model.
-        EnvironmentFault: the data are not there, or the user's code has not come to its end in time.
+        EnvironmentFault: the data are missing, or the user's code has not finished in time.
         RunFailed: the user's code raised an error.
     """
     config = with_objects(config, model=model, data=data, task=task)
@@ -152,7 +152,7 @@ def plan(
 
 
 def trains_on_cuda(config: ExperimentConfig, device: Device = "auto") -> bool:
-    """Return True if a GPU's memory is what counts."""
+    """Return True if training uses a GPU, so that its memory counts."""
     if device != "auto":
         return device == "cuda"
     return needs_gpu(config) or uses_gpu(config, local_resources())
@@ -192,12 +192,12 @@ def _planned(
 
 
 def cannot_fit(predicted_bytes: int, limit_bytes: int) -> bool:
-    """Return True if more than the memory is taken, however far off the prediction is."""
+    """Return True if the prediction exceeds the limit by more than its error."""
     return predicted_bytes > (1 + STATED_ERROR) * limit_bytes
 
 
 def _own(config: ExperimentConfig) -> Overrides:
-    """With `micro_batch_size: max`, a worker's whole share: the largest size that it can have."""
+    """Return the largest possible micro batch, a worker's whole share, for `micro_batch_size: max`; else nothing."""
     sizes = largest_sizes(config)
     if isinstance(sizes, OpenBatchSizes):
         return {MICRO: sizes.global_batch_size // sizes.world_size}
@@ -211,7 +211,7 @@ def _point(overrides: Overrides, peak: int, limit: int | None) -> GridPoint:
 
 
 def cheapest_of(points: Sequence[GridPoint]) -> GridPoint | None:
-    """The first point that fits, one with room to spare before one without, where both are of one kind."""
+    """Return the first point that fits; of its precision and checkpointing, the first with room to spare."""
     fitting = [point for point in points if point.fits]
     if not fitting:
         return None

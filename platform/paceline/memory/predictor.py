@@ -19,9 +19,9 @@ BATCHING = {
     *("num_workers", "pin_memory", "prefetch_factor"),
 }
 LENGTH = {"epochs", "max_steps", "log_every_n_steps", "evaluate_every_n_steps", "evaluate_every_n_epochs"}
-"""Fields of `trainer` that change no step; whatever else there is may change what a step takes."""
+"""Fields of `trainer` that change no step; all others may change the memory of a step."""
 MACHINE = {"gradient_accumulation_steps", "deterministic", "cudnn_benchmark", "cudnn_allow_tf32"}
-"""Fields that no trace depends on. The number of micro-batches is a part of the key by itself; kernels are not run."""
+"""Fields that no trace depends on. Kernels are not run, and the key has a separate entry for several micro-batches."""
 LEFT_OUT = "what some kernels take for themselves is left out: they are too large, or too many, to be tried out"
 LOADING, STEPPING = "loading the data", "building the model, with some steps,"
 HOWS: tuple[How, ...] = ("fake", "converted", "real")
@@ -32,13 +32,13 @@ class Prediction:
     """Peak memory of one rank's second step, by use."""
 
     memory: dict[Role, int]
-    """Bytes by what they are for."""
+    """Bytes by use."""
     notes: tuple[str, ...] = ()
-    """What is approximate about it."""
+    """Approximations in the prediction."""
 
     @property
     def peak_memory_bytes(self) -> int:
-        """All of it."""
+        """Sum of the bytes over all uses."""
         return sum(self.memory.values())
 
 
@@ -55,13 +55,13 @@ class Predictor:
     """Traces each combination of techniques at no more than two batch sizes."""
 
     on_cuda: bool
-    """Whether the memory is a GPU's."""
+    """True if the memory of a GPU is predicted."""
     workspace_bytes: int = 0
-    """What the device's libraries take beside."""
+    """Additional bytes that the device's libraries take."""
     warnings: list[str] = field(default_factory=list)
-    """What has to be said of all predictions together."""
+    """Warnings that apply to all predictions together."""
     limited: Callable[[str], AbstractContextManager[Any]] = nullcontext
-    """Holds a limit to each piece of the work that runs the user's code; takes what it does, for a message."""
+    """Applies a limit to each piece of work that runs the user's code. Its argument names the work in messages."""
 
     def __post_init__(self) -> None:
         self._kernels = None if self.on_cuda else Kernels()
@@ -69,10 +69,10 @@ class Predictor:
         self._how: dict[str, How] = {}
 
     def predict(self, configs: Sequence[ExperimentConfig]) -> list[Prediction | PacelineError]:
-        """The prediction for each config; the error where a config does not suit the model.
+        """Return the prediction for each config, or the error if a config does not suit the model.
 
         Raises:
-            EnvironmentFault: the data are not there.
+            EnvironmentFault: the data are missing.
         """
         groups: dict[str, list[ExperimentConfig]] = {}
         for config in configs:
@@ -83,7 +83,7 @@ class Predictor:
         return [found[id(config)] for config in configs]
 
     def facts(self, config: ExperimentConfig) -> dict[str, Any]:
-        """The parameters and the operations of a sample, forward and backward; of a model that has been predicted."""
+        """Return the parameter counts and the FLOPs per sample of a model that has been predicted."""
         how = self._how.get(_model_key(config), "fake")
         maker = self._maker(config, how)
         with self.limited(STEPPING):

@@ -1,4 +1,4 @@
-"""When the storages of a training step come and go, and what they add up to at their highest point."""
+"""Timeline of the storages of a training step: their allocation, their release, and the peak of their total size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,25 +9,25 @@ import numpy as np
 Role = Literal["weights", "gradients", "optimizer", "activations", "workspace"]
 ROLES: tuple[Role, ...] = ("weights", "gradients", "optimizer", "activations", "workspace")
 CUDA_BLOCK = 512
-"""CUDA's allocator gives memory in multiples of so many bytes."""
+"""CUDA's allocator rounds sizes up to multiples of this number of bytes."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The storages of one optimizer step in the order in which they appear, and the moments when they come and go."""
+    """The storages of one optimizer step in order of allocation, and the sequence of allocations and releases."""
 
     sizes: Sequence[int]
     """Bytes of each storage."""
     roles: Sequence[Role]
-    """What each storage is for."""
+    """Role of each storage."""
     moments: Sequence[int]
-    """`n` when storage n - 1 comes, `-n` when it goes."""
+    """Events in order: `n` allocates storage n - 1, `-n` releases it."""
 
     def peak(self, rounded: bool = False) -> dict[Role, int]:
-        """Bytes by role at the moment when all of them together are the most.
+        """Return the bytes by role at the moment of the largest total.
 
         Args:
-            rounded: up to what CUDA's allocator gives for each storage.
+            rounded: round each storage up to the size that CUDA's allocator gives it.
         """
         sizes = np.asarray(self.sizes, dtype=np.int64)
         if rounded:
@@ -42,21 +42,23 @@ class Timeline:
         return dict(zip(ROLES, held.tolist(), strict=True))
 
     def is_like(self, other: "Timeline") -> bool:
-        """Return True if the same storages come and go in the same order, whatever their sizes."""
+        """Return True if the same storages are allocated and released in the same order, whatever their sizes."""
         return list(self.moments) == list(other.moments) and list(self.roles) == list(other.roles)
 
 
 class Growing:
-    """The timeline at any micro batch size, from those at two: every storage grows in proportion, or not at all."""
+    """Interpolates the timeline at any micro batch size from two sizes: each storage grows linearly, or not at all."""
 
     def __init__(self, small: Timeline, at: int, large: Timeline, larger: int) -> None:
         """Args:
-        at: the micro batch size of `small`; `larger` that of `large`, which `is_like` it.
+        at: micro batch size of `small`.
+        large: a timeline that `is_like` `small`.
+        larger: micro batch size of `large`.
         """
         self._small, self._at = small, at
         self._slope = (np.asarray(large.sizes) - np.asarray(small.sizes)) / (larger - at)
 
     def at(self, size: int) -> Timeline:
-        """The timeline at a micro batch of `size` samples."""
+        """Return the timeline at a micro batch of `size` samples."""
         sizes = np.asarray(self._small.sizes) + self._slope * (size - self._at)
         return Timeline(np.rint(sizes).astype(np.int64).tolist(), self._small.roles, self._small.moments)

@@ -1,4 +1,4 @@
-"""One optimizer step of one rank on tensors without data, by the engine's own code, with every storage noted."""
+"""One optimizer step of one rank on tensors without data, run by the engine's own code, with every storage recorded."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -39,12 +39,12 @@ from paceline.tasks._task import Task
 CPU = torch.device("cpu")
 ALONE = DistContext(0, 1, CPU)
 TRACED_AS = {"16-mixed": "bf16-mixed"}
-"""Formats that are not computed with on CPU, and one that takes as much."""
+"""Precisions that the CPU does not support, and one that takes as much memory."""
 
 How = Literal["fake", "converted", "real"]
-"""Without data from the start; with a model that was made with data, which then loses them; or with data."""
+"""Kind of tensors: `fake` from the start; `converted` to fake ones after the model was built with data; or `real`."""
 BatchMaker = Callable[[int], Any]
-"""Gives a micro batch of so many samples."""
+"""Returns a micro batch with this number of samples."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class Step:
     size: int
     """Samples of a micro batch."""
     accumulates: bool = False
-    """Whether there are more micro batches in the optimizer step. They take no more than the last of them does."""
+    """True if the optimizer step has several micro batches. The earlier ones take no more memory than the last one."""
     exchanges: bool = False
-    """Whether there are other ranks that gradients are exchanged with, by DDP."""
+    """True if gradients are exchanged with other ranks by DDP."""
     ahead: bool = False
     """True if the next batch is copied to the device during a step."""
 
 
 @dataclass
 class Traced:
-    """A model with its optimizer, whose first step is over."""
+    """A model with its optimizer, after its first step."""
 
     config: ExperimentConfig
     task: Task
@@ -81,13 +81,13 @@ class Traced:
 def trace(
     config: ExperimentConfig, step: Step, make_batch: BatchMaker, kernels: Kernels | None = None, how: How = "fake"
 ) -> Timeline:
-    """The second optimizer step.
+    """Trace the second optimizer step.
 
     Args:
-        kernels: measures what the operations take beside their results; None: that is left out.
+        kernels: measures the scratch memory of the operations. None leaves it out.
 
     Raises:
-        Exception: whatever the user's code raises where it meets tensors without data.
+        Exception: any error that the user's code raises on tensors without data.
     """
     with _model_of(config, how) as task, collector_paused():
         traced = _after_first_step(config, task)
@@ -103,8 +103,8 @@ def trace(
 
 
 def count_flops(config: ExperimentConfig, size: int, make_batch: BatchMaker, how: How = "fake") -> tuple[float, float]:
-    """Floating-point operations of the forward pass over a sample, and of the backward pass, two a multiplication with
-    addition; without what activation checkpointing computes again."""
+    """Return the floating-point operations per sample of the forward and of the backward pass. A multiply-add counts as
+    two. Recomputation by activation checkpointing is not counted."""
     plain = config.model_copy(
         update={"trainer": config.trainer.model_copy(update={"activation_checkpointing": "none"})}
     )
@@ -119,15 +119,18 @@ def count_flops(config: ExperimentConfig, size: int, make_batch: BatchMaker, how
 
 
 def count_parameters(config: ExperimentConfig, how: How = "fake") -> tuple[int, int]:
-    """The model's parameters, and those of them that are trained."""
+    """Return the number of the model's parameters, and of those that are trained."""
     with _model_of(config, how) as task:
         traced = _after_first_step(config, task)
     return sum(each.numel() for each in task.parameters()), sum(each.numel() for each in traced.parameters)
 
 
 def gathered_bytes(config: ExperimentConfig, how: How = "fake") -> int:
-    """Return the bytes of whole weights and gradients that a rank of `fsdp` holds at once: those outside of blocks; and
-    of the largest block the weights, those of the next block, the gradients, and the exchanged copy, in float32."""
+    """Return the bytes of unsharded weights and gradients that a rank of `fsdp` holds at once.
+
+    These are the weights outside of blocks, and, each as large as the largest block: the weights of this block and of
+    the next one, the gradients, and their exchanged copy in float32.
+    """
     share = 0.5 if config.parallel.gather_dtype == "mixed" else 1.0
     with _model_of(config, how) as task:
         blocks = [_parameter_bytes(block) for _, block in find_blocks(task.model)]
@@ -141,7 +144,7 @@ def _parameter_bytes(module: nn.Module) -> int:
 
 @contextmanager
 def _model_of(config: ExperimentConfig, how: How) -> Iterator[Task]:
-    """The task, in the mode in which it is to be used."""
+    """Build the task, inside the mode that it must be used in."""
     with_data = _build(config) if how != "fake" else None
     with nullcontext() if how == "real" else on_fakes() as mode:
         if with_data is not None and mode is not None:
@@ -162,7 +165,7 @@ def _build(config: ExperimentConfig) -> Task:
 
 
 def _after_first_step(config: ExperimentConfig, task: Task) -> Traced:
-    """Everything that a rank holds between its first and its second step."""
+    """Return everything that a rank holds between its first and its second step."""
     name = config.trainer.precision
     precision = Precision(TRACED_AS.get(name, name), CPU)
     model = prepare(task, uncompiled(config.trainer), precision, Strategy(config.parallel, ALONE))
@@ -191,7 +194,7 @@ def _tell_roles(tracker: StorageTracker, traced: Traced, buckets: Buckets | None
 
 
 def _run(traced: Traced, step: Step, make_batch: BatchMaker, buckets: Buckets | None) -> None:
-    """The step itself, as the trainer makes it, from its last micro batch on where gradients have been added up."""
+    """Run the step as the trainer does; with accumulated gradients, only its last micro batch."""
     config, parameters = traced.config, traced.parameters
     observer = None
     if traced.aside and step.accumulates and not step.exchanges:

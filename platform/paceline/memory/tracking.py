@@ -1,4 +1,4 @@
-"""Tracker of every storage that operations make, and of its release."""
+"""Tracker of every storage that operations allocate, and of its release."""
 
 import weakref
 from collections.abc import Iterable
@@ -11,39 +11,39 @@ from paceline.memory.kernels import Kernels
 from paceline.memory.timeline import Role, Timeline
 
 SMALL = 0.0002
-"""Share of what is held, below which the result of an operation is too small to look at its kernel."""
+"""Share of the held memory below which an operation's result is too small for its kernel to be measured."""
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the storages of all results while it is active; of tensors from before, those that it is notified of.
+    """Records the storages of all results while it is active, and those of earlier tensors that are passed to `add`.
 
-    What is made with gradients on is an activation (in checkpointed blocks also during backward), anything else is
-    workspace, unless something else is given.
+    A storage made with gradients on is an activation (in checkpointed blocks also during backward). Any other one is
+    workspace, unless `add` sets another role.
     """
 
     def __init__(self, kernels: Kernels | None = None) -> None:
         """Args:
-        kernels: tells what each operation takes while it runs, unless it is small beside what there is; None: nothing.
+        kernels: measures the scratch memory of each operation that is not too small to matter. None leaves it out.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self._kernels = kernels
         self._live = 0
         self._passing: list[tuple[int, str]] = []
-        """Storages that are there only while a kernel runs, and its mark."""
+        """Numbers of the storages that exist only while a kernel runs, and the kernel's mark."""
         self._sizes: list[int] = []
         self._roles: list[Role] = []
         self._moments: list[int] = []
         self._known: dict[int, tuple[int, Any]] = {}
-        """Of each storage that lives, by its identity: its number, and what tells when it goes."""
+        """Number of each live storage, and the weak reference that reports its release, by the `id` of the storage."""
 
     def add(self, tensors: Iterable[Any], role: Role) -> None:
-        """Let tensors have a role, those from before and those that were seen."""
+        """Set the role of tensors, whether or not they have been seen before."""
         for tensor in tree_leaves(list(tensors)):
             if isinstance(tensor, torch.Tensor):
                 self._roles[self._number(tensor.untyped_storage(), role)] = role
 
     def timeline(self) -> Timeline:
-        """All that was seen."""
+        """Return the timeline of all recorded storages."""
         sizes = list(self._sizes)
         for number, mark in self._passing:
             sizes[number] = self._kernels.taken.get(mark, 0) if self._kernels else 0
@@ -53,7 +53,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.is_view:  # of something that is known, or from before: a data set, say
+        if func.is_view:  # a view of a known storage, or of an earlier one such as a data set's
             return result
         role: Role = "activations" if torch.is_grad_enabled() else "workspace"
         for leaf in tree_leaves(result):
@@ -66,7 +66,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_kernel(self, kernels: Kernels, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         self._sizes.append(0)
         self._roles.append("workspace")
-        self._moments += [len(self._sizes), -len(self._sizes)]  # also of those left out: timelines are compared
+        self._moments += [len(self._sizes), -len(self._sizes)]  # also for skipped kernels, since timelines are compared
         if sum(map(_bytes, tree_leaves(result))) > SMALL * self._live:
             mark = kernels.run(func, args, kwargs)
             if mark is not None:

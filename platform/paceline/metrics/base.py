@@ -1,4 +1,4 @@
-"""What a metric is, and how it is made of its config."""
+"""Protocol of metric objects, and the function that builds one from its config."""
 
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Metric(Protocol):
-    """What a metric object offers. One of torchmetrics works as it is."""
+    """Interface of a metric object. torchmetrics' metrics implement it."""
 
     def update(self, predictions: "torch.Tensor", targets: "torch.Tensor") -> None:
         """Take in `TaskOutput.predictions` and `TaskOutput.targets` of a batch."""

@@ -14,7 +14,7 @@ _POSITION_STD = 0.01
 class GPT(nn.Module):
     """GPT-2: int64 tokens [n, context] -> logits [n, context, vocab_size].
 
-    `embed`, the blocks in order and `head` are all there is, and a block takes and gives one tensor [n, context,
+    The forward pass is `embed`, the blocks in order, and `head`. A block takes and returns one tensor [n, context,
     embedding_dim]: see `pipeline_links`.
     """
 
@@ -49,7 +49,7 @@ class GPT(nn.Module):
         return self.head(hidden)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """What goes into the first block.
+        """Return the input of the first block, [n, context, embedding_dim]: token and position embeddings.
 
         Raises:
             ValueError: there are more tokens than the context is long.
@@ -65,7 +65,7 @@ class GPT(nn.Module):
         return embedded
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Logits from what comes out of the last block."""
+        """Return the logits from the output of the last block."""
         owner = self.token_embedding if self.output is None else self.output
         return F.linear(self.norm(hidden), owner.weight)
 
@@ -91,7 +91,7 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each normalised before and added to what came in: [n, context, dim] to the same shape."""
+    """Attention and MLP, each with a LayerNorm before and a residual connection; keeps the shape [n, context, dim]."""
 
     def __init__(self, dim: int, num_heads: int, dropout: float, bias: bool) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """What each place takes from itself and the places before it."""
+        """Return the attention output; each position attends to itself and the positions before it."""
         # [n, context, 3 * dim] -> three of [n, heads, context, dim / heads]
         query, key, value = self.query_key_value(hidden).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         dropped = self.dropout.p if self.training else 0.0
@@ -128,7 +128,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with GELU between, each place on its own: [n, context, dim] to the same shape."""
+    """Two linear layers with GELU between, applied to each position: [n, context, dim] to the same shape."""
 
     def __init__(self, dim: int, dropout: float, bias: bool) -> None:
         super().__init__()

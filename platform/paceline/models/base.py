@@ -1,4 +1,4 @@
-"""What every model's config offers."""
+"""Base class of the model configs."""
 
 from typing import TYPE_CHECKING
 

@@ -23,7 +23,7 @@ class MLPConfig(ModelConfig):
     num_classes: Width = 10
     """Number of logits, 1 to 10^7."""
     activation: Literal["relu", "gelu", "silu", "tanh"] = "relu"
-    """What follows each hidden layer."""
+    """Activation function after each hidden layer."""
 
     def build(self) -> "nn.Module":
         """The network: samples [n, ...] to logits [n, num_classes]."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 _OWN_WEIGHTS = re.compile("[A-Z][A-Z0-9_]*")
-"""How torchvision names its weights."""
+"""Matches the names of torchvision's weights, such as `IMAGENET1K_V1`."""
 
 
 class TorchvisionModelConfig(ModelConfig):

@@ -1,8 +1,8 @@
-"""What the optimizers share whose rules are written over lists of tensors, with torch's `_foreach_*` operations.
+"""Shared code of the optimizers that update lists of tensors with torch's `_foreach_*` operations.
 
-On CUDA such an operation is a few kernels for all tensors of the list; the one that applies a ratio to each is a kernel
-a tensor. Nothing here waits for the device: norms and ratios stay on it, and so does whether fp16's loss scaling skips
-the step.
+On CUDA, such an operation runs a few kernels for all tensors of the list; the one that applies a ratio to each tensor
+runs one kernel per tensor. Nothing here waits for the device: norms, ratios and the flag by which fp16 loss scaling
+skips the step stay on it.
 """
 
 from collections.abc import Callable, Iterable
@@ -46,7 +46,7 @@ class ForeachOptimizer(SkipsOverflow, Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient; returns what `closure` returns."""
+        """Update all parameters that have a gradient; return the result of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -73,7 +73,10 @@ class ForeachOptimizer(SkipsOverflow, Optimizer):
         """Called before the updates of a step."""
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        """Update the parameters of one group that are alike. `group` holds its options, `lr` that of this step."""
+        """Update parameters of one group that share device, dtype and number of updates.
+
+        `group` holds the options of the group; its `lr` is that of this step.
+        """
         raise NotImplementedError
 
     def _alike(self, parameters: Iterable[Tensor]) -> list[list[Tensor]]:

@@ -7,12 +7,12 @@ from paceline.optimizers._several import members_of
 
 
 def complete_state(optimizer: Optimizer) -> None:
-    """Bring the state into the form that the kernels take for granted. Call it once built, and after loading a state.
+    """Bring the state into the form that the kernels assume. Call it once built, and after loading a state.
 
-    They go through the memory of parameter and state side by side, so both need one layout (channels last, say), which
-    a file does not keep. And SGD's takes either all momentum buffers or none: it fails where a parameter gets its first
-    gradient later than others, and starts from whatever was in memory when fp16 leaves the first step out. From zeros
-    the first step is the same as from nothing.
+    The kernels read the memory of parameter and state in the same order, so both need one layout (such as channels
+    last), which a file does not keep. SGD's kernel takes either all momentum buffers or none: it fails if a parameter
+    gets its first gradient later than others, and it reads uninitialised memory if fp16 skips the first step. A buffer
+    of zeros gives the same first step as a missing buffer.
     """
     for member in members_of(optimizer):
         if isinstance(member, SGD):
@@ -37,5 +37,5 @@ def _take_layout(state: dict[str, torch.Tensor], parameter: torch.Tensor) -> Non
 
 
 def is_fusable(parameter: torch.Tensor) -> bool:
-    """Whether the kernels compute with a parameter as they should: of floating point, and without gaps in memory."""
+    """Return True if the kernels can update a parameter: it is floating point and has no gaps in memory."""
     return parameter.is_floating_point() and bool(torch.ops.aten.is_non_overlapping_and_dense(parameter))

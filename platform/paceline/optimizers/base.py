@@ -1,4 +1,4 @@
-"""What every optimizer's config offers: it builds a torch optimizer, with parameter groups."""
+"""Base class of the optimizer configs, which build a torch optimizer with parameter groups."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -30,11 +30,11 @@ class OptimizerConfig(OptimizerSection):
         raise NotImplementedError
 
     def wants_fused(self, device_type: str, fusable: bool) -> bool:
-        """Whether the update is to run in one kernel on a kind of device; only some optimizers have one.
+        """Return True if the update is to run in one fused kernel. False here: only some optimizers have such a kernel.
 
         Args:
             device_type: as in `torch.device.type`.
-            fusable: whether torch's kernels take the parameters and, as far as is known, their gradients.
+            fusable: True if torch's kernels support the parameters and, as far as is known, their gradients.
         """
         return False
 
@@ -42,7 +42,7 @@ class OptimizerConfig(OptimizerSection):
         """Check that each of `param_groups` matches a parameter.
 
         Args:
-            names: of all parameters of the model.
+            names: names of all parameters of the model.
 
         Raises:
             ConfigError: one matches none.
@@ -109,9 +109,9 @@ class FusableConfig(OptimizerConfig):
     makes need `false`."""
 
     def wants_fused(self, device_type: str, fusable: bool) -> bool:
-        """Whether the update is to run in one kernel."""
+        """Return True if the update is to run in one fused kernel."""
         return fusable and device_type in ("cuda", "cpu") if self.fused == "auto" else self.fused
 
     def path_options(self, fused: bool) -> dict[str, Any]:
-        """Which of torch's implementations to ask for; the default one is left to torch."""
+        """Return the arguments that select torch's fused implementation; empty to leave the choice to torch."""
         return {"fused": True} if fused else {}

@@ -18,7 +18,7 @@ class LayerwiseAdamConfig(OptimizerConfig):
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
 
     prenormalize: ClassVar[bool]
-    """Whether the whole model's gradient is divided by its norm first."""
+    """True if the gradient of the whole model is first divided by its norm."""
 
     lr: Annotated[float, Field(gt=0, le=1e6)] = 1e-3
     """Learning rate at `base_batch_size`, in (0, 10^6]: the share of its norm by which a step moves a parameter."""

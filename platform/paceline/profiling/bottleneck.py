@@ -1,4 +1,4 @@
-"""Names what holds a step up, from its split: the cause with the largest share that is lost by it."""
+"""Names the bottleneck of a step from its split: the cause that loses the largest share of the time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ Kind = Literal["data", "small_batch", "synchronisation", "communication", "strag
 LEAST_SHARE = 0.2
 """Share of a step that a cause must take to be named."""
 LEAST_OVERHEAD = 0.5
-"""The same of a small batch: some of a step's computation never depends on its samples."""
+"""Least share for a small batch. It is higher: some of a step's computation never depends on its samples."""
 
 
 @dataclass(frozen=True)
 class BottleneckFacts:
-    """Facts beside the split that a diagnosis needs."""
+    """Facts that a diagnosis needs in addition to the split."""
 
     larger: StepSplit | None = None
-    """The same with a larger micro batch. Without it a small batch is never named."""
+    """Split with a larger micro batch. Without it, a small batch is never named."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Bottleneck:
 
     kind: Kind
     share: float
-    """Of a step's time: what is lost by it; with `compute` what forward and backward take."""
+    """Share of a step's time that is lost to it, 0 to 1; for `compute` the share of the forward and backward pass."""
     reason: str
-    """What was measured, in a sentence, and what to look at where no field of the config helps."""
+    """Description of the measurement, in one sentence. It says what to inspect if no field of the config helps."""
     fixes: tuple[Fix, ...] = ()
-    """In the order to try. Empty where the cause is not in the config."""
+    """Fixes in the order to try; empty if the cause is not in the config."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class _Cause:
 
 
 def name_bottleneck(split: StepSplit, config: ExperimentConfig, facts: BottleneckFacts | None = None) -> Bottleneck:
-    """The cause that the largest share of a step is lost by, and its fixes; the same on all ranks.
+    """Return the cause that loses the largest share of a step, and its fixes. The result is the same on all ranks.
 
     Args:
-        config: what the split was measured with.
+        config: config that the split was measured with.
     """
     facts = facts or BottleneckFacts()
     causes = [found for look in _LOOKS if (found := look(split, facts)) is not None]
@@ -106,7 +106,7 @@ _HINT = {DATA: "look at how its data are read"}
 
 
 def _logging(split: StepSplit, facts: BottleneckFacts) -> _Cause:
-    # whoever reports is the slowest here, and the others wait for it later
+    # the rank that reports is the slowest here, and the others wait for it later
     slow = max(split.ranks, key=lambda each: each.seconds[LOGGING])
     share = slow.seconds[LOGGING] / slow.step_seconds
     spent = f"takes {_ms(slow.seconds[LOGGING])} a step, {_percent(share)} of its time"
@@ -128,7 +128,7 @@ def _synchronisation(split: StepSplit, facts: BottleneckFacts) -> _Cause | None:
 
 
 def _syncs(split: StepSplit) -> _Cause | None:
-    """On a GPU: each of these makes the host wait until the device is done, and then the device for the host."""
+    """Return the cause for reads from the GPU, which make host and device wait for each other; None without reads."""
     syncs = median(each.syncs for each in split.ranks)
     if syncs < 1:
         return None
@@ -145,7 +145,7 @@ def _small_batch(split: StepSplit, facts: BottleneckFacts) -> _Cause | None:
     fixed = fixed_seconds(split, facts.larger)
     if fixed is None or facts.larger is None:
         return None
-    # what blocks a step does so whatever its size; of the fastest rank, since a straggler is none of this
+    # blocking does not depend on the batch size; use the fastest rank, to exclude a straggler
     least = min(range(len(split.ranks)), key=lambda rank: split.ranks[rank].compute_seconds)
     fixed -= split.ranks[least].blocked.get(FORWARD, 0.0)
     share = fixed / split.ranks[least].step_seconds

@@ -12,16 +12,16 @@ from paceline.errors import ConfigError
 from paceline.profiling.parts import COMMUNICATION, DATA, LOGGING, TRANSFER, StepSplit, fixed_seconds
 
 SLEEPY_LOADERS_PER_CORE = 4
-"""Loader processes that mostly wait for a disk or a network may be more than the cores."""
+"""Most loader processes per core if they mostly wait for a disk or a network."""
 LEFT = 0.1
-"""Share of a step that the overhead may still have after the fix."""
+"""Share of a step that the overhead may still take after the fix."""
 MOST_TIMES = 32
-"""A batch is made at most so many times as large at once."""
+"""Largest factor by which one fix enlarges a batch."""
 STEPS_LEFT = 4
-"""Optimizer steps that an epoch has at least, with a larger batch."""
+"""Fewest optimizer steps of an epoch with a larger batch."""
 LOG_EVERY = 50
 RARER = 10
-"""Evaluations and checkpoints are made so many times as rare."""
+"""Factor by which a fix makes evaluations and checkpoints rarer."""
 LARGER_BUCKETS_MB = 100.0
 
 
@@ -32,16 +32,16 @@ class Fix:
     overrides: dict[str, Any]
     """Dotted keys and values, for `ExperimentConfig.with_overrides`; they make a valid config."""
     why: str
-    """What they do about it, and what else they change."""
+    """Effect of the overrides, and their side effects, in one sentence."""
 
 
 def fixes_for(
     kind: str, split: StepSplit, config: ExperimentConfig, larger: StepSplit | None = None
 ) -> tuple[Fix, ...]:
-    """The fixes that make a valid config, and another one than it is.
+    """Return the fixes that change the config and keep it valid.
 
     Args:
-        larger: the split with a larger micro batch, from which it follows how much larger it should be.
+        larger: split with a larger micro batch. It determines the factor by which the batch should grow.
     """
     if kind not in _FIXES:
         return ()
@@ -72,7 +72,7 @@ def _data(split: StepSplit, config: ExperimentConfig, larger: StepSplit | None) 
 
 
 def _loaders(split: StepSplit, config: ExperimentConfig) -> tuple[int, int]:
-    """Return the number of loader processes that would keep up with the rest of the step, and the most there may be."""
+    """Return the number of loader processes that would keep up with the rest of the step, and the allowed maximum."""
     slow = max(split.ranks, key=lambda each: each.seconds[DATA])
     waited, own = slow.seconds[DATA], config.data.num_workers
     work = own * slow.step_seconds if own else waited
@@ -101,7 +101,7 @@ def _small_batch(split: StepSplit, config: ExperimentConfig, larger: StepSplit |
 
 
 def _times(fixed: float, rest: float, most: int) -> int:
-    """The power of two that a fixed cost has to be spread over, so that `LEFT` of a step is left of it."""
+    """Return the power of two by which to enlarge a batch so that the fixed cost takes at most `LEFT` of a step."""
     times = 2
     while times < most and fixed > LEFT * (fixed + times * rest):
         times *= 2
@@ -117,7 +117,7 @@ def _sized(micro: int, accumulation: int, sizes: BatchSizes) -> dict[str, Any]:
 
 
 def _learning_rate(config: ExperimentConfig, sizes: BatchSizes) -> tuple[dict[str, Any], str]:
-    """Return overrides that scale the learning rate with the global batch, if it is not scaled yet, and the note."""
+    """Return overrides that scale the learning rate with the global batch, if it is not scaled yet, and a note."""
     scaling = config.optimizer.lr_scaling
     if scaling != "none":
         return {}, f"the learning rate follows it, as lr_scaling {scaling} says; watch the accuracy"

@@ -10,13 +10,13 @@ from paceline.engine.monitoring.stragglers import Straggler, slowest
 DATA, TRANSFER, FORWARD, BACKWARD = "data", "transfer", "forward", "backward"
 COMMUNICATION, WAITING, OPTIMIZER, LOGGING, IDLE = "communication", "waiting", "optimizer", "logging", "idle"
 PARTS = (DATA, TRANSFER, FORWARD, BACKWARD, COMMUNICATION, WAITING, OPTIMIZER, LOGGING, IDLE)
-"""`data`: waiting for a batch; `transfer`: its way to the device; `communication`: the exchange of gradients as far as
-backward does not hide it; `waiting`: for a slower rank; `logging`: all that is due after a step, so also evaluation and
-checkpoints; `idle`: the rest."""
+"""`data`: waiting for a batch; `transfer`: copying it to the device; `communication`: the part of the gradient exchange
+that backward does not hide; `waiting`: waiting for a slower rank; `logging`: all work after a step, including
+evaluation and checkpoints; `idle`: the rest."""
 
 COMPUTE = (FORWARD, BACKWARD, OPTIMIZER, IDLE)
 OWN = (DATA, TRANSFER, *COMPUTE)
-"""What a rank does by itself, and all ranks alike: only rank 0 reports, so that `logging` is not in it."""
+"""Parts that every rank spends on its own work. `logging` is not among them, since only rank 0 reports."""
 
 
 @dataclass(frozen=True)
@@ -24,57 +24,57 @@ class RankSplit:
     """Time of one rank's steps by part, in seconds per optimizer step."""
 
     seconds: dict[str, float]
-    """By part; they add up to `step_seconds`."""
+    """Seconds by part; they add up to `step_seconds`."""
     step_seconds: float
-    """Of the wall clock, from step to step."""
+    """Wall-clock seconds from one step to the next."""
     blocked: dict[str, float] = field(default_factory=dict)
-    """How much of `data` and of `forward` the process neither computed nor waited for a core: it slept, or read from a
-    disk or a network. Empty where the system does not tell, and on a GPU."""
+    """Seconds of `data` and of `forward` in which the process neither computed nor waited for a core: it slept, or read
+    from a disk or a network. Empty on a GPU, and if the system does not report it."""
     after_step: dict[str, float] = field(default_factory=dict)
-    """What of `logging` went into `evaluation` and `checkpoints`."""
+    """Seconds of `logging` spent on `evaluation` and on `checkpoints`."""
     syncs: float = 0.0
-    """Operations in the forward pass that made the host wait for the GPU."""
+    """Number of operations per step in the forward pass that made the host wait for the GPU."""
     host: str = ""
-    """The machine's name."""
+    """Name of the machine."""
     cores: int = 1
-    """Of the machine, for each of the ranks on it."""
+    """Number of usable cores of the machine per rank on it."""
 
     @property
     def own_seconds(self) -> float:
-        """The time that the rank is busy by itself, without what only rank 0 does."""
+        """Seconds of the rank's own work, without the work that only rank 0 does."""
         return sum(self.seconds[part] for part in OWN)
 
     @property
     def compute_seconds(self) -> float:
-        """The time of the computation, with what it costs to start it."""
+        """Seconds of the computation, including launch overhead."""
         return sum(self.seconds[part] for part in COMPUTE)
 
     @property
     def mostly_after_step(self) -> str:
-        """The largest part of `logging`: `logging` itself, `evaluation` or `checkpoints`."""
+        """Name of the largest part of `logging`: `logging` itself, `evaluation` or `checkpoints`."""
         spent = {LOGGING: self.seconds[LOGGING] - sum(self.after_step.values()), **self.after_step}
         return max(spent, key=lambda name: spent[name])
 
 
 @dataclass(frozen=True)
 class StepSplit:
-    """Time of an optimizer step by part, on this rank and on all; every rank has the same `ranks`."""
+    """Time of an optimizer step by part, on this rank and on all ranks. Every rank has the same `ranks`."""
 
     rank: int
-    """Whose split this is."""
+    """Rank that this split belongs to."""
     ranks: tuple[RankSplit, ...]
-    """In order of rank."""
+    """Splits of all ranks, in order of rank."""
     steps: int
-    """Optimizer steps that were measured."""
+    """Number of optimizer steps that were measured."""
     micro_batch_size: int
     global_batch_size: int
     samples: int
-    """Of the training set."""
+    """Number of samples in the training set."""
     device: str = "cpu"
-    """Kind of device. With `cuda` the parts are those of steps in which the host waits for the GPU after each part, so
-    that nothing overlaps."""
+    """Kind of device. With `cuda`, the parts are measured in steps in which the host waits for the GPU after each part,
+    so that nothing overlaps."""
     free_step_seconds: float | None = None
-    """With `cuda`: seconds per step without these waits."""
+    """Seconds per step without these waits; None on CPU."""
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -97,27 +97,27 @@ class StepSplit:
         return min(each.compute_seconds for each in self.ranks)
 
     def fraction(self, part: str) -> float:
-        """A part's share of this rank's step, 0 to 1."""
+        """Return a part's share of this rank's step, 0 to 1."""
         return self.seconds[part] / self.step_seconds
 
     def fractions(self, part: str) -> list[float]:
-        """The same of all ranks, in order."""
+        """Return a part's share of the step of each rank, in order of rank."""
         return [each.seconds[part] / each.step_seconds for each in self.ranks]
 
     def median(self, part: str) -> float:
-        """Seconds per step, the median over the ranks."""
+        """Return a part's seconds per step, as the median over the ranks."""
         return median(each.seconds[part] for each in self.ranks)
 
     def max(self, part: str) -> float:
-        """Seconds per step, the most of any rank."""
+        """Return a part's seconds per step, as the maximum over the ranks."""
         return max(each.seconds[part] for each in self.ranks)
 
     def straggler(self) -> Straggler | None:
-        """The rank that the others wait for, if one is slower than the others by itself."""
+        """Return the rank that the others wait for; None if no rank is slower than the others in its own work."""
         return slowest([each.own_seconds for each in self.ranks])
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values: this rank's seconds and fractions by part, and the median and the most over the ranks."""
+        """Return JSON values: this rank's seconds and fractions by part, and the median and maximum over the ranks."""
         parts = {
             part: {
                 "seconds": self.seconds[part],
@@ -142,10 +142,10 @@ class StepSplit:
 
 
 def share_waited(exposed: Sequence[Sequence[float]]) -> tuple[list[float], list[list[float]]]:
-    """Tell the exchange itself from waiting for the slowest rank.
+    """Separate the exchange itself from waiting for the slowest rank.
 
-    Who comes last to an exchange waits for nobody: what it takes there is the exchange, and all that the others take
-    beyond is waiting.
+    The last rank to reach an exchange waits for no other: its time there is the exchange. Any further time of the other
+    ranks is waiting.
 
     Args:
         exposed: seconds that each rank spent in the exchange of each step, [rank][step].
@@ -159,10 +159,10 @@ def share_waited(exposed: Sequence[Sequence[float]]) -> tuple[list[float], list[
 
 
 def fixed_seconds(split: StepSplit, larger: StepSplit | None) -> float | None:
-    """Seconds of a step's computation that do not depend on its samples; None where that was not measured.
+    """Return the seconds of a step's computation that do not depend on its samples; None if they were not measured.
 
     Args:
-        larger: the split with a larger micro batch; the time is taken to grow with it along a line.
+        larger: split with a larger micro batch. The time is assumed to grow linearly with the micro batch.
     """
     if larger is None or larger.micro_batch_size <= split.micro_batch_size:
         return None

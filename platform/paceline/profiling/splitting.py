@@ -1,9 +1,9 @@
 """Splits the time of a trainer's steps into their parts.
 
-    split_steps    warm up; with CUDA: run free; then measure each step (watching.py); put all ranks' numbers together
+    split_steps    warm up; with CUDA: run without waits; then measure each step (watching.py); combine all ranks
 
-On CPU the wall clock tells the parts apart. On CUDA the host waits for the GPU at each change of part, so that these
-steps are slower, and nothing overlaps. This has not been seen at work on a GPU yet.
+On CPU the parts are timed by the wall clock. On CUDA the host waits for the GPU at each change of part, so that these
+steps are slower, and nothing overlaps. This has not been tested on a GPU yet.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ from paceline.profiling.parts import (
 from paceline.profiling.watching import Watch
 
 ENDLESS = 10**12
-"""Steps: the split is one of the middle of a training, not of its end."""
+"""Number of steps of the plan, so that the measured steps are from the middle of a training, not from its end."""
 OTHERS = ("evaluation", "checkpoints")
 NOT_KNOWN = -1.0
 
@@ -37,17 +37,17 @@ NOT_KNOWN = -1.0
 def split_steps(trainer: Trainer, steps: int, warm_up: int) -> StepSplit:
     """Run some optimizer steps and measure the parts of each. The numerics stay the same. Every rank must call it.
 
-    Logs, evaluations and checkpoints come when the config has them come, and go to the trainer's reporter. The
-    trainer is then at a later step, its plan has no end, and its loaders are closed.
+    Logs, evaluations and checkpoints are made as the config says, and sent to the trainer's reporter. Afterwards the
+    trainer is at a later step, its plan has no end, and its loaders are closed.
 
     Args:
-        trainer: as `build_trainer` made it; it has not been trained with.
+        trainer: a new trainer from `build_trainer`.
         steps: optimizer steps to measure, at least 1.
-        warm_up: optimizer steps before, which are not measured.
+        warm_up: optimizer steps before the measurement.
 
     Raises:
-        ConfigError: in a pipeline a step has no such parts.
-        ValueError: there are no steps to measure.
+        ConfigError: the step cannot be split: the strategy is a pipeline, or the task steps its optimizers itself.
+        ValueError: `steps` is below 1, or `warm_up` is negative.
     """
     if steps < 1 or warm_up < 0:
         raise ValueError(f"{steps} steps after {warm_up} cannot be measured")
@@ -68,18 +68,18 @@ class _Measured:
     """Measurements of one rank's own steps."""
 
     steps: list[dict[str, float]]
-    """Seconds by part."""
+    """Seconds by part, for each step."""
     seconds: float
-    """From the begin of the first to the end of the last."""
+    """Seconds from the start of the first step to the end of the last."""
     free_seconds: float | None
-    """Of as many steps in which the host does not wait for the GPU; None on CPU."""
+    """Seconds of as many steps in which the host does not wait for the GPU; None on CPU."""
     blocked: dict[str, float]
     after_step: dict[str, float]
     syncs: int
 
 
 def _measure(trainer: Trainer, forward_backward: LocalForwardBackward, steps: int, warm_up: int) -> _Measured:
-    """One loop without a break: a new one would start the loaders again."""
+    """Measure all steps in one loop: a second loop would start the loaders again."""
     watch = Watch(trainer, forward_backward)
     free_steps = steps if watch.clock.waits_for_device else 0
     begun: dict[int, float] = {}
@@ -106,7 +106,7 @@ def _measure(trainer: Trainer, forward_backward: LocalForwardBackward, steps: in
 
 
 def _run(trainer: Trainer, steps: int, end_step: Callable[[int], None]) -> None:
-    """The trainer's own loop for so many steps; `end_step` gets the number of those done, from 0."""
+    """Run the trainer's own loop for this number of steps; `end_step` gets the number of finished steps, from 0."""
     plan = trainer.plan
     trainer.plan = replace(plan, trainer=plan.trainer.model_copy(update={"epochs": None, "max_steps": ENDLESS}))
     trainer.open()
@@ -118,7 +118,7 @@ def _run(trainer: Trainer, steps: int, end_step: Callable[[int], None]) -> None:
 
 
 def _together(trainer: Trainer, measured: _Measured, steps: int) -> StepSplit:
-    """The splits of all ranks, from what each knows of its own."""
+    """Combine the measurements of all ranks into one split."""
     ranks, cards, order = trainer.dist, _cards(trainer), trainer.map_style.order
     told = ranks.gather_numbers([*_parts(trainer, measured, steps), *_others(measured, steps)])
     hosts = [card.host for card in cards]
@@ -141,7 +141,7 @@ def _cards(trainer: Trainer) -> list[Card]:
 
 
 def _parts(trainer: Trainer, measured: _Measured, steps: int) -> list[float]:
-    """This rank's seconds per step in the order of `PARTS`."""
+    """Return this rank's seconds per step in the order of `PARTS`."""
     ranks = trainer.dist
     exposed = ranks.gather_numbers([step.get(COMMUNICATION, 0.0) for step in measured.steps])
     communication, waiting = share_waited(exposed)
@@ -151,7 +151,7 @@ def _parts(trainer: Trainer, measured: _Measured, steps: int) -> list[float]:
 
 
 def _others(measured: _Measured, steps: int) -> list[float]:
-    """The rest of a `RankSplit` as numbers; `_rank_split` reads them."""
+    """Return the other values of a `RankSplit` as numbers; `_rank_split` reads them."""
     blocked = [measured.blocked.get(part, NOT_KNOWN * steps) for part in (DATA, FORWARD)]
     after_step = [measured.after_step.get(name, 0.0) for name in OTHERS]
     return [number / steps for number in (measured.seconds, *blocked, *after_step, measured.syncs)]

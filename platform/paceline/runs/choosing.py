@@ -18,18 +18,18 @@ DEFAULT: Objective = (metrics.VAL_LOSS, "min")
 
 @dataclass(frozen=True)
 class Chosen:
-    """A checkpoint, and why it is the one."""
+    """A checkpoint, and the reason for choosing it."""
 
     folder: Path
     step: int
     """Optimizer step that it was saved at."""
     metrics: dict[str, float]
-    """What was measured at that step."""
+    """Metrics measured at that step."""
     why: str
     broken: tuple[str, ...] = ()
-    """Checkpoints that were passed over, and what is wrong with them."""
+    """Descriptions of the broken checkpoints that were skipped."""
     missed: str = ""
-    """That a better value was measured at a step of which no checkpoint is kept; empty where none was."""
+    """Note that a better value was measured at a step without a kept checkpoint; empty if none was."""
 
 
 def choose(found: FoundRun, points: Sequence[MetricPoint], objective: Objective = DEFAULT) -> Chosen:
@@ -54,14 +54,14 @@ def _choose(
     objective: Objective,
     checkpoints: tuple[list[tuple[int, Path]], list[str]],
 ) -> Chosen:
-    """The kept checkpoint with the best value; the newest where none was saved at a step at which it was measured.
+    """Choose the kept checkpoint with the best value; the newest if none was saved at a step with a value.
 
-    Every byte of a checkpoint is compared with its manifest. Of equal ones the earliest goes first.
+    Every byte of a checkpoint is compared with its manifest. Of equal values, the earliest step is chosen.
 
     Args:
-        points: all that were recorded of the run.
-        objective: a metric, and whether it is better when it is `min` or `max`.
-        checkpoints: step and folder of each whole one, the newest first; and what is wrong with the others.
+        points: all points recorded for the run.
+        objective: a metric and its direction, `min` or `max`.
+        checkpoints: step and folder of each whole checkpoint, the newest first; and descriptions of the broken ones.
 
     Raises:
         EnvironmentFault: the run has no whole checkpoint, or has never had such a metric.
@@ -92,7 +92,10 @@ def _choose(
 
 
 def _missed(found: FoundRun, points: Sequence[MetricPoint], objective: Objective, value: float) -> str:
-    """The best value that was measured where no checkpoint is, if it is better; a broken checkpoint is reported."""
+    """Return a note about a better value at a step without a checkpoint; empty if none is better.
+
+    Steps with a broken checkpoint do not count: those checkpoints are reported separately.
+    """
     metric, mode = objective
     sign, kept = 1.0 if mode == "min" else -1.0, {step for step, _ in numbered(found.checkpoints)}
     others = [each for each in points if each.key == metric and each.step not in kept and math.isfinite(each.value)]
@@ -104,7 +107,7 @@ def _missed(found: FoundRun, points: Sequence[MetricPoint], objective: Objective
 
 
 def _whole(found: FoundRun) -> tuple[list[tuple[int, Path]], list[str]]:
-    """The checkpoints that are as their manifests say, the newest first; and what is wrong with the others."""
+    """Return the checkpoints that match their manifests, the newest first; and descriptions of the broken ones."""
     whole, broken = [], []
     for step, path in numbered(found.checkpoints):
         try:

@@ -44,7 +44,7 @@ PROGRAM = "model.pt2"
 CONFIG = "config.yaml"
 README = "README.md"
 DESCRIPTION = "export.json"
-"""Says what the other files are. Written last: a folder without it holds no whole export."""
+"""Describes the other files. Written last: an export without it is incomplete."""
 PACKAGES = ("paceline", "torch", "safetensors")
 
 
@@ -58,13 +58,13 @@ class Exported:
     step: int
     """Optimizer step of the checkpoint."""
     why: str
-    """Why it is this checkpoint."""
+    """Reason for choosing this checkpoint."""
     missed: str
-    """That another step had a better value, whose checkpoint is not kept; empty where none had."""
+    """Note that another step had a better value but its checkpoint is not kept; empty if none had."""
     metrics: dict[str, float]
-    """What was measured at that step."""
+    """Metrics measured at that step."""
     sha256: str = ""
-    """Of the file with the weights, or the traced model."""
+    """SHA-256 of the file with the weights, or of the traced model."""
     warnings: tuple[str, ...] = ()
     registered: dict[str, Any] = field(default_factory=dict)
     """`name`, `version`, `is_new` and `url` in MLflow's model registry; empty when that was not asked for."""
@@ -96,7 +96,7 @@ class Exported:
 
     @property
     def loading(self) -> tuple[str, ...]:
-        """The lines of Python that read it again. MLflow's own `load_model` does not: there is no `MLmodel` in it."""
+        """Lines of Python that load the export. MLflow's own `load_model` cannot: the folder has no `MLmodel` file."""
         registered = (self.registered["name"], self.registered["version"]) if self.registered else None
         return loading_lines(self.format, self.file.name, registered, str(self.folder))
 
@@ -114,26 +114,26 @@ def export(
     trust: bool = False,
     tell: Callable[[str], object] = lambda text: None,
 ) -> Exported:
-    """Write the best checkpoint kept of a run, or of a sweep's best trial, into a folder of its own.
+    """Export the best kept checkpoint of a run, or of a sweep's best trial, into a separate folder.
 
-    `safetensors`: the weights; runs no code. `pt2`: the traced model, which does without its code.
+    `safetensors`: the weights; runs no code. `pt2`: the traced model, which loads without its Python code.
 
     Args:
         run: see `find_run`.
         format: `safetensors` or `pt2`.
         output: the folder; by default one below `exports` in the working folder.
-        metric: what the best checkpoint is the best in; by default a sweep's first objective, else
+        metric: metric that selects the best checkpoint; by default a sweep's first objective, else
             `checkpoint.monitor`, else `val/loss`.
-        mode: whether that is better when it is `min` or `max`; by default as its name says.
+        mode: direction in which the metric is better, `min` or `max`; by default derived from its name.
         register: name in MLflow's model registry, where the exported files become a version.
         storage: the folder that holds the runs, or its address; by default `runs` in the working folder.
         uri: MLflow's address; by default the run's own.
-        trust: call the code that the config names, even if the config is from outside of the working folder.
-        tell: called with a text when something begins that takes long.
+        trust: call the code that the config names, even if the config is from outside the working folder.
+        tell: called with a text before each slow operation.
 
     Raises:
         EnvironmentFault: there is no such run, checkpoint or metric, or the folder cannot be written to.
-        ConfigError: the config is none any more, or names code that was not said to be trusted.
+        ConfigError: the config is not valid any more, or names code that is not trusted.
         UnusableCode: the model cannot be traced.
     """
     if format not in FORMATS:
@@ -170,7 +170,7 @@ def _monitored(config: ExperimentConfig, points: Sequence[MetricPoint]) -> Objec
 
 
 def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:
-    """The best trial, and what it is the best in."""
+    """Return the best trial, and the objective in which it is the best."""
     with readable(sweep.folder):
         result = sweep_in(sweep.folder, sweep.store)
     if result.best is None:
@@ -211,7 +211,7 @@ def _check_folder(folder: Path, found: FoundRun, chosen: Chosen, format: Format)
 
 
 def _write(folder: Path, found: FoundRun, chosen: Chosen, config: ExperimentConfig, format: Format) -> Exported:
-    """Make the files aside, and put them in place once all of them are there. Leaves no empty folder behind."""
+    """Write the files to a temporary folder, and move them once they are complete. Leaves no empty folder behind."""
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +259,7 @@ def _fill(aside: Path, exported: Exported, chosen: Chosen, config: ExperimentCon
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy the weights, and make sure of it: the manifest says what they are."""
+    """Copy the weights, and verify the copy with the manifest."""
     shutil.copyfile(source, target)
     wanted = json.loads((source.parent / MANIFEST).read_bytes())["files"][WEIGHTS]["sha256"]
     if hash_file(target).sha256 != wanted:

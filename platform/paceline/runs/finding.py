@@ -37,7 +37,7 @@ class FoundRun:
     folder: Path
     """Its own folder, absolute."""
     store: RunStore | None = None
-    """Where the run is when that is an object store: the folder is a copy then, without the files of checkpoints."""
+    """Object store that holds the run; `folder` is then a copy without the checkpoints' files. None for a local run."""
 
     @property
     def id(self) -> str:
@@ -73,7 +73,7 @@ class FoundRun:
 def find_run(
     text: str | Path, storage: str | Path | None = None, uri: str | None = None, *, studies: bool = False
 ) -> FoundRun:
-    """The run that is meant. Where a name is that of a folder too, the folder goes first if it holds a run.
+    """Find a run by its folder, name, id or address. If a name is also that of a folder with a run, the folder is used.
 
     Args:
         text: the folder of a run, of a sweep or of a trial; or `NAME`, `NAME/ID` or `NAME/ID/TRIAL` under the storage,
@@ -81,11 +81,11 @@ def find_run(
             of the runs of a name, in an object store, of which a copy is made.
         storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
             folder.
-        uri: the MLflow store that is asked for an id which no folder knows; by default none is.
-        studies: find tune-ups and scale studies, too; else they are passed over, since they are not trained.
+        uri: the MLflow store in which an id is looked up that no folder has; by default none.
+        studies: also find tune-ups and scale studies; by default they are skipped, since they are not trained.
 
     Raises:
-        EnvironmentFault: there is no such run; it says what there is.
+        EnvironmentFault: the run does not exist; the message lists the existing ones.
         ConfigError: an address cannot be used.
     """
     given = str(text).strip()

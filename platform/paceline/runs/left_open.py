@@ -43,7 +43,7 @@ class Ending:
     status: FinalStatus
     reason: str | None = None
     trial_state: str = ""
-    """Of a sweep's trial that has ended; empty for all others."""
+    """State of a sweep's trial that has ended; empty for all other records."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Owner:
 
     @classmethod
     def of(cls, tracking: Path, histories: dict[Path, SweepHistory]) -> "Owner":
-        """Whose record it is that lies in a folder."""
+        """Return the owner of the record in a folder."""
         folder = tracking.parent
         if (folder / RunFolder.FILE).is_file():
             return cls("run", folder)
@@ -81,12 +81,12 @@ class Owner:
 
     @property
     def may_go_on(self) -> bool:
-        """True if a command that works in `home` may be at work on this."""
+        """True if a command that works in `home` may be working on this."""
         return self.kind != "other" and self._is_newest and self._status() == "running"
 
     @property
     def trial(self) -> Trial | None:
-        """Return a trial as the sweep's journal has it."""
+        """Trial as recorded in the sweep's journal; None unless the owner is a trial."""
         if self.kind != "trial":
             return None
         sweep = self.launched.path
@@ -95,7 +95,7 @@ class Owner:
         return self.histories[sweep].trials.get(self.folder.name)
 
     def ending(self) -> Ending:
-        """Return how it ended, given that nobody is at work on it.
+        """Return status and reason with which it ended, given that no process works on it.
 
         Raises:
             EnvironmentFault: its file is damaged.

@@ -34,9 +34,9 @@ class ListedRun:
     status: str
     """`running`, `finished`, `interrupted`, `failed`, or `damaged`."""
     started: str
-    """UTC, such as `2026-11-24 18:07:31`; empty where the id does not say it."""
+    """Start time in UTC, such as `2026-11-24 18:07:31`; empty if the id does not contain it."""
     metrics: dict[str, float]
-    """Of a finished run, the last value of each `val/` and `train/` metric."""
+    """Last value of each `val/` and `train/` metric of a finished run; empty for runs in an object store."""
     folder: str
     """Its folder, or its address in an object store."""
 
@@ -108,7 +108,7 @@ def _status_in(data: bytes, home: StoreAddress) -> str:
 
 
 def _started(run_id: str) -> str:
-    """The time that an id such as `20261124-180731-548a55` begins with."""
+    """Return the time at the beginning of an id such as `20261124-180731-548a55`; empty without one."""
     date, _, rest = run_id.partition("-")
     time = rest.partition("-")[0]
     if not (date.isdigit() and time.isdigit() and len(date) == 8 and len(time) == 6):

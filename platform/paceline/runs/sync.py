@@ -34,11 +34,11 @@ from paceline.tracking.tracking_uri import is_http, is_sqlite, sqlite_file
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, unsent
 
 AT_ONCE = 4
-"""How many trials are sent side by side."""
+"""Number of records that are sent at the same time, such as those of a sweep's trials."""
 PATIENCE_SECONDS = 30.0
-"""How long a record waits for MLflow when nothing gets on."""
+"""Seconds that a record waits for MLflow without progress."""
 _WITHOUT_RECORDS = ("checkpoints", "artifacts", "ray", "pinned")
-"""Folders in those of runs, sweeps and trials that hold many files, and no record. A run may have such a name, too."""
+"""Subfolders of runs, sweeps and trials with many files but without a record. A run may also have such a name."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ class Synced:
     """Result of one record."""
 
     folder: str
-    """Of the run, the sweep or the trial."""
+    """Folder of the run, the sweep or the trial."""
     state: str
-    """`complete`: MLflow has all of it; `left`: it has not; `in progress`: its own process sends it, or another sync;
-    `copy`: the run's own folder is another one."""
+    """`complete`: MLflow has all entries; `left`: some are missing; `in progress`: the run's process or another sync
+    sends them; `copy`: the folder is a copy, and the run's original folder still exists."""
     sent: int = 0
     """Entries that were sent: points, tags, files and the status."""
     left: int | None = 0
-    """Entries that MLflow lacks; None: nobody knows, since its record cannot be read."""
+    """Number of entries that MLflow lacks; None if the record cannot be read."""
     reason: str = ""
-    """Why it is not complete; empty when it is."""
+    """Reason why the record is not complete; empty if it is."""
     url: str | None = None
     """The run's page."""
     run_id: str | None = None
     """MLflow's own id of the run."""
     needs_ui: bool = False
-    """Whether that page is there only while `paceline ui` runs."""
+    """True if that page is available only while `paceline ui` runs."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class SyncReport:
 
     records: tuple[Synced, ...]
     silent: tuple[str, ...] = ()
-    """Why the stores that do not answer do not."""
+    """Reason and next step for each tracking store that does not answer."""
     damaged: tuple[str, ...] = ()
-    """Which databases are damaged, and what to do about it."""
+    """Description of each damaged database, and how to repair it."""
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing is left, but of runs that continue."""
+        """True if all records are sent, except those of runs in progress."""
         return all(record.state != "left" for record in self.records)
 
     def to_json(self) -> dict[str, Any]:
@@ -106,19 +106,19 @@ class _Found:
 
 
 def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str], object] = unheard) -> SyncReport:
-    """Send what is left of all runs, sweeps and trials whose records lie in a folder or below it.
+    """Send the unsent entries of all runs, sweeps and trials whose records are in a folder or below it.
 
-    Metrics that only the newest checkpoint has are recorded first: what records them was away when training ended. A
-    record that its process did not live to close is closed: as its trial ended, or else as killed. Runs in progress
-    are left alone. What MLflow has already is not sent again, unless it has lost it.
+    Metrics that only the newest checkpoint has are recorded first: their recorder was unavailable when training ended.
+    A record that its process could not close is closed: with its trial's final state, or else as killed. Runs in
+    progress are left alone. Entries that MLflow has already are not sent again, unless it has lost them.
 
     Args:
-        folder: of a run, of a sweep, of a trial, or a whole storage.
-        uri: MLflow's address, in place of the one that each run was started with.
-        tell: is called with what is waited for, and how far it is.
+        folder: folder of a run, a sweep, a trial or a whole storage.
+        uri: address of MLflow, which replaces the one that each run was started with.
+        tell: called with a text about each wait and the progress.
 
     Raises:
-        EnvironmentFault: there is no record in the folder.
+        EnvironmentFault: the folder contains no record.
     """
     place = Path(folder).expanduser().absolute()
     found, unreadable = _records(place)
@@ -173,7 +173,7 @@ def _folders(place: Path) -> Iterator[Path]:
 
 
 def _is_launched(folder: Path, files: list[str]) -> bool:
-    """Return True if a folder is that of a run, a sweep or a trial, rather than one that holds them."""
+    """Return True if a folder belongs to a run, a sweep or a trial; False if it contains them."""
     is_trial = folder.parent.name == "trials" and (folder.parents[1] / SweepFolder.FILE).is_file()
     return RunFolder.FILE in files or SweepFolder.FILE in files or is_trial
 
@@ -188,13 +188,13 @@ def _with_parents(folders: Iterable[Path]) -> list[Path]:
 
 
 def _broken(uris: set[str]) -> dict[str, str]:
-    """The addresses of databases that are damaged, and what to do about it. One that is missing is made again."""
+    """Return the addresses of damaged databases, and how to repair each. A missing database is created again."""
     found = {uri: damaged_text(file) for uri in sorted(uris) if (file := sqlite_file(uri)) is not None}
     return {uri: f"{text}, and sync again: it makes a new one with all runs" for uri, text in found.items() if text}
 
 
 def _silent(uris: set[str], tell: Callable[[str], object]) -> dict[str, str]:
-    """The addresses at which MLflow does not answer, and why."""
+    """Return the addresses at which MLflow does not answer, with the reason and the next step."""
     silent = {}
     for uri in sorted(uris):
         if not is_sqlite(uri):  # a file answers at once
@@ -232,7 +232,8 @@ def _sync_all(found: list[_Found], nobody: bool, progress: SyncProgress) -> list
             synced[each.tracking] = Synced(each.folder, "left", 0, None, damaged(error))
             continue
         if is_left_alone:
-            synced[each.tracking] = Synced(each.folder, "in progress", 0, None, "it is in progress, and sends this itself")
+            reason = "it is in progress, and sends this itself"
+            synced[each.tracking] = Synced(each.folder, "in progress", 0, None, reason)
         else:
             ready.append(each)
     with ThreadPoolExecutor(AT_ONCE, "sync") as threads:
@@ -283,9 +284,9 @@ def _send(found: _Found, missing: set[str]) -> Synced:
 
 
 def _take_up_unrecorded(found: _Found) -> str:
-    """Record what the newest checkpoint keeps, since nothing had taken it before. One that is resumed does the same.
+    """Record the metrics that only the newest checkpoint has. Resuming the run does the same.
 
-    Returns why that cannot be read; empty when it can, or there is none.
+    Returns the reason why they cannot be read; empty text if they can, or if there is no checkpoint.
     """
     newest = next((path for _, path in numbered(found.tracking.parent / "checkpoints")), None)
     if newest is None:
@@ -300,7 +301,7 @@ def _take_up_unrecorded(found: _Found) -> str:
 
 
 def _close_if_open(found: _Found) -> None:
-    """Write down how it ended, if its process did not. One that is resumed later opens its record again."""
+    """Record the final state if the run's own process did not. A run that is resumed later opens its record again."""
     if has_ended(found.tracking):
         return
     ending = found.owner.ending()
@@ -315,7 +316,7 @@ def _close_if_open(found: _Found) -> None:
 
 
 def _record_cost(recorder: RunRecorder, ledger: Ledger) -> None:
-    """As a run does it at its end; this is what it had written down when it was last heard of."""
+    """Record the cost as a run does at its end, from the ledger that the run wrote last."""
     step = max((point.step for point in recorder.history()), default=0)
     now = int(time.time() * 1000)
     recorder.add_artifact(COST_FILE, json.dumps(ledger.to_json(), indent=1).encode())

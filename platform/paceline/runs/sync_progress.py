@@ -6,19 +6,19 @@ from collections.abc import Callable
 from types import TracebackType
 
 EVERY_SECONDS = 5.0
-"""How often it is reported."""
+"""Seconds between reports of the progress."""
 
 
 def unheard(text: str) -> None:
-    """Drop a text of progress."""
+    """Ignore a progress text."""
 
 
 class SyncProgress:
     """Count the records that have been sent, and report that while sending continues.
 
     Args:
-        records: how many there are to be sent.
-        patience_seconds: how long each waits for MLflow without progress.
+        records: number of records to send.
+        patience_seconds: seconds that each record waits for MLflow without progress.
     """
 
     def __init__(self, records: int, patience_seconds: float, tell: Callable[[str], object] = unheard) -> None:
@@ -43,7 +43,7 @@ class SyncProgress:
         self._over.set()
 
     def note(self, sent: int) -> None:
-        """One more record is through, of which so many entries were sent."""
+        """Count one record as done, and add the number of its entries that were sent."""
         with self._lock:
             self._done += 1
             self._sent += sent

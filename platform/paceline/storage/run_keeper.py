@@ -16,11 +16,11 @@ from paceline.storage.store_faults import LeaseLost, StoreFault
 INTERVAL_SECONDS = 5.0
 """Interval at which changes are copied, unless somebody waits for them."""
 LOOK_SECONDS = 0.1
-"""Interval at which the keeper looks whether somebody waits."""
+"""Interval at which the keeper checks whether somebody waits."""
 BYTES_PER_SECOND = 1 << 20
-"""A long record is copied less often, so that it takes no more than this of the network."""
+"""Maximum network use in bytes per second: a long record is copied less often."""
 AGAIN_SECONDS = 3.0
-"""Interval at which a copy that failed is tried again."""
+"""Interval at which a failed copy is retried."""
 END_SECONDS = 20.0
 """Time that the end of a run waits for a store that cannot be used. Its last checkpoint has been waited for by then."""
 LEAVE_SECONDS = 3.0
@@ -34,29 +34,29 @@ class KeptCopy(Protocol):
 
     @property
     def journal_bytes(self) -> int:
-        """Size of what is copied as a whole whenever it has changed."""
+        """Size in bytes of the files that are copied as a whole whenever they change."""
 
     def is_wanted(self) -> bool:
-        """Return True if somebody waits for something to be in the store."""
+        """Return True if somebody waits for files to be in the store."""
 
     def is_behind(self) -> bool:
         """Return True if something has changed since it was last copied."""
 
     def push_wanted(self) -> None:
-        """Copy what somebody waits for."""
+        """Copy the files that somebody waits for."""
 
     def push(self) -> None:
-        """Copy what has changed."""
+        """Copy everything that has changed."""
 
 
 class RunKeeper:
-    """A thread of the driver's.
+    """Thread in the driver that copies the record and renews the lease.
 
     Args:
-        run: what is kept.
-        status: the run's own file, which is copied at the end: what is finished there has all of its record there.
-        copy: of its record.
-        lease: that is held.
+        run: the run in the store.
+        status: the run's status file, copied last: a run that is finished in the store has its whole record there.
+        copy: the copy of the run's record.
+        lease: the lease to renew.
     """
 
     def __init__(self, run: RunStore, status: Path, copy: KeptCopy, lease: Lease) -> None:
@@ -74,7 +74,7 @@ class RunKeeper:
 
     @property
     def lost(self) -> str:
-        """Why this process may work on the run no longer; empty while it may."""
+        """Reason why this process has to stop working on the run; empty while it may continue."""
         return self._lost
 
     def start(self) -> None:
@@ -82,13 +82,13 @@ class RunKeeper:
         self._thread.start()
 
     def settle(self, tell: Tell) -> None:
-        """The run has ended: copy all of its record, then its status. What could not be copied is reported."""
+        """Copy the whole record of the ended run, then its status. Reports a failure to copy."""
         reason = self._end(END_SECONDS)
         if reason:
             tell(f"the run's record is not all in its store: {reason}; the same command, on this machine, resumes it")
 
     def release(self) -> None:
-        """Let others work on the name. What is not copied yet is copied if that is quickly done."""
+        """Release the lease, so that others can use the run's name. Copies the rest first if that takes little time."""
         if not self._trouble:
             self._end(LEAVE_SECONDS)
         self._over.set()
@@ -126,7 +126,7 @@ class RunKeeper:
         self._lease.renew()
 
     def _attempt(self, action: Callable[[], None]) -> None:
-        """Do something, and remember why it did not work."""
+        """Run an action, and remember the reason if it fails."""
         try:
             with self._working:
                 action()
@@ -138,7 +138,7 @@ class RunKeeper:
             self._trouble = self._lost
 
     def _end(self, seconds: float) -> str:
-        """Copy what is left, and try again for so long; why it is not all there, or nothing."""
+        """Copy the rest and retry for `seconds`; return the reason if something is still missing, else empty text."""
         deadline = time.monotonic() + seconds
         while True:
             self._attempt(self._finish)

@@ -22,7 +22,7 @@ from paceline.sweeps.trial import Trial, TrialTable, axis_keys, planned_order
 
 PLAIN_LINE_SECONDS = 5.0
 PLAIN_WAIT_SECONDS = 30.0
-"""Time between two lines about what the sweep waits for before its first trial begins."""
+"""Time between two lines about the current wait before the first trial begins."""
 REFRESH_SECONDS = 0.25
 REFRESHES = 2.0
 """Times a second that the display is drawn again when nothing is reported: the seconds of a wait continue."""
@@ -34,13 +34,13 @@ BAR_WIDTH = 30
 GAP = "  "
 GROUPS_HINT = "usually 30 to 90 s on a small machine, once per sweep"
 _COUNTED = ("running", "paused", "pruned", "failed", "oom", "diverged", "skipped", "predicted_oom")
-"""The states whose number is shown beside that of all ended trials."""
+"""States whose number of trials is shown next to that of all ended trials."""
 
 
 class Beginning:
-    """When the first trial of this launch began, and what was done by then.
+    """Start time of this launch's first trial, and the work that was done before it.
 
-    Trials that an earlier launch has left have had their attempts and steps before.
+    Trials left by an earlier launch already have attempts and steps.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Beginning:
         self._left: dict[str, tuple[int, int]] | None = None
 
     def is_over(self, view: TrialTable, now: float) -> bool:
-        """Return True if a trial has begun; takes note of the time when it has."""
+        """Return True if a trial has begun; records the time and the work at its start."""
         if self.since is not None:
             return True
         if self._left is None:
@@ -71,9 +71,9 @@ def open_sweep_display(
     """Open the display that fits stderr: live on a terminal, plain lines in a pipe or a log.
 
     Args:
-        objectives: metrics and which way they are better, the most important one first.
-        title: stands before the bar.
-        total_trials: how many there will be, where the search makes them one after another.
+        objectives: metrics and their directions, the most important one first.
+        title: text before the bar.
+        total_trials: number of trials, if the search creates them one after another.
         quiet: show warnings only.
         verbose: plain lines on a terminal too, one for each trial that ends.
     """
@@ -142,7 +142,7 @@ class PlainSweepListener(PlainListener):
         self._last_wait = self._waiting.since
 
     def stage(self, text: str) -> None:
-        """Print the stage; what it waits for, too, until the first trial begins."""
+        """Print the stage; until the first trial begins, also the reason for the wait."""
         super().stage(text)
         self._waiting = Waiting(text, monotonic(), hint=GROUPS_HINT if "worker group" in text else "")
         self._last_wait = self._waiting.since
@@ -161,7 +161,7 @@ class PlainSweepListener(PlainListener):
         self._line(self._counts_text(view) + (f", best {best}" if best else ""))
 
     def event(self, kind: str, details: Mapping[str, Any]) -> None:
-        """Print what happened, after the trial that it is about."""
+        """Print an event, preceded by its trial."""
         self._line(_event_text(kind, details))
 
     def _show_ended(self, view: TrialTable) -> None:
@@ -234,7 +234,7 @@ class LiveSweepListener(PlainSweepListener):
         self._live.update(self._drawing(view, now) if has_begun else self._opening(view), refresh=True)
 
     def _opening(self, view: TrialTable) -> RenderableType:
-        """Until the first trial begins: how many there are, and what they wait for."""
+        """Return the display before the first trial begins: the number of trials, and the reason for the wait."""
         if not self._waiting.text:
             return Text(f"{self._title}  {self._counts_text(view)}")
         return replace(self._waiting, before=f"{self._title}  {view.num_ended}/{self._planned(view)} trials  ")

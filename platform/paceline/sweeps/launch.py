@@ -37,11 +37,11 @@ class SweepLaunch:
     listener: SweepListener
     close_seconds: float
     working_folder: Path
-    """Of the command; what the config says is relative to it."""
+    """Working folder of the command; paths in the config are relative to it."""
     wait_seconds: float = 0.0
     """Time to wait for a cluster that lacks room."""
     predicted_bytes: Mapping[str, int] = field(default_factory=dict)
-    """The predicted memory of one worker, by the trial's id, as far as it is known."""
+    """Predicted memory of one worker in bytes, by trial id; only for trials for which it is known."""
     earlier: tuple[SweepConfig, ...] = ()
     """The sections `sweep` that the sweep had before its extensions, the first one first."""
 

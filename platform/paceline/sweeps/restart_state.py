@@ -24,7 +24,7 @@ class SavedSlot:
     number: int
     state: SlotState = "empty"
     shape: GroupShape | None = None
-    """Of the group that it wants; None: it wants none."""
+    """Shape of the group that the slot wants; None if it wants none."""
     generation: int = 0
     """Counts the groups that it has wanted."""
     incarnation: int = 0
@@ -64,7 +64,8 @@ class SavedAttempt:
     displacements: int = 0
     """Counts the slots that it has lost since a group was at work on it."""
     begun: float | None = None
-    """When its present group took it, by `time.monotonic`, one clock for all processes of a node; None: none has."""
+    """Time at which its current group took it, by `time.monotonic`, one clock for all processes of a node; None if no
+    group has it."""
     failures: int = 0
     """Counts the deaths of its workers."""
     rung: dict[str, float] | None = None
@@ -120,10 +121,10 @@ class RestartState:
     fault: str = ""
 
     def take(self, kind: str, content: Mapping[str, Any]) -> None:
-        """Take in an entry of the log, unless it is another launch's, whose coordinator outlived its driver.
+        """Apply an entry of the log, unless it belongs to another launch whose coordinator outlived its driver.
 
         Raises:
-            KeyError, TypeError, ValueError, IndexError: it is damaged.
+            KeyError, TypeError, ValueError, IndexError: the entry is damaged.
         """
         if content.get(_LAUNCH, self.id) != self.id:
             return
@@ -144,19 +145,19 @@ class RestartState:
             self.over, self.fault = str(content["over"]), str(content["fault"])
 
     def under_way(self, trial_id: str) -> SavedAttempt | None:
-        """The attempt at a trial that has a slot, or is to get another one; None: there is none."""
+        """Return the attempt at a trial if it has a slot or is to get another one; else None."""
         attempt = self.attempts.get(trial_id)
         return None if attempt is None or attempt.state == "waiting" else attempt
 
 
 def of_launch(entry: LogEntry, launch_id: str) -> LogEntry:
-    """An entry with the launch that it belongs to."""
+    """Return an entry with the id of its launch."""
     kind, content = entry
     return kind, {**content, _LAUNCH: launch_id}
 
 
 def launch_entry(launch_id: str) -> LogEntry:
-    """The entry that begins a launch: what comes before it is of others, whose groups are gone."""
+    """Return the entry that begins a launch. Earlier entries belong to other launches, whose groups are gone."""
     return "launch", {"id": launch_id}
 
 
@@ -177,7 +178,7 @@ def is_whole(kind: str, content: Mapping[str, Any]) -> bool:
 
 
 class SavedStates:
-    """Newest states of slots and trials in the log, so that only what has changed is added."""
+    """Newest states of slots and trials in the log, so that only changes are added."""
 
     def __init__(self) -> None:
         self._saved: dict[object, object] = {}
@@ -185,7 +186,7 @@ class SavedStates:
     def changes(
         self, slots: Iterable[SavedSlot], attempts: Iterable[SavedAttempt], over: str, fault: str
     ) -> list[LogEntry]:
-        """Return the entries of all that differs from what was written, and take it for written."""
+        """Return entries for all changes since the last call, and count these as written."""
         entries = [slot.entry() for slot in slots if self._has_changed(slot.number, slot.saved())]
         entries += [each.entry() for each in attempts if self._has_changed(each.trial_id, each.saved())]
         if self._has_changed("over", (over, fault)):

@@ -1,6 +1,6 @@
-"""Cost of a sweep: what its worker groups spend their time on, and the ledger over all its launches.
+"""Cost of a sweep: the time of its worker groups by activity, and the ledger over all its launches.
 
-The coordinator follows the groups, in `GroupTimes`; the driver, which starts and ends them, keeps the ledger.
+The coordinator tracks the groups, in `GroupTimes`; the driver, which starts and ends them, keeps the ledger.
 """
 
 import json
@@ -37,7 +37,7 @@ class Spent:
     trials: Mapping[str, float] = field(default_factory=dict)
     """By trial, all of its attempts together."""
     joules: float | None = None
-    """Of all attempts together, as far as their devices tell."""
+    """Energy of all attempts together, in joules, as far as their devices report it; None if none does."""
     reached: Reached | None = None
     """Cost by the time at which a trial reached the goal for the first time."""
 
@@ -52,43 +52,43 @@ class _Group:
 
 @dataclass
 class _Stay:
-    """Of a group, from the moment it is asked for until nothing is left of it."""
+    """Period of a group, from its request until its workers have gone."""
 
     units: float
     begin: float
     end: float = math.inf
 
     def until(self, moment: float) -> float:
-        """Unit-seconds that it had by a moment."""
+        """Return the unit-seconds up to a moment."""
         return self.units * max(0.0, min(self.end, moment) - self.begin)
 
 
 class GroupTimes:
     """Follows each group of each slot from its start to its end.
 
-    All of it is kept as entries for the sweep's log, which a coordinator that is started again goes over.
+    All times are also entries of the sweep's log, which a restarted coordinator replays.
     """
 
     def __init__(self, goal: Goal | None = None) -> None:
         self._goal = goal
         self._reached: Reached | None = None
         self._reached_at = math.inf
-        """When the goal was reached first, as far as is known."""
+        """Earliest known time at which the goal was reached; infinity before."""
         self._groups: dict[tuple[int, int], _Group] = {}
         self._stays: dict[tuple[int, int], _Stay] = {}
         self._parts = {STARTUP: 0.0, WAITING: 0.0, SHUTDOWN: 0.0}
         self._trials: dict[str, float] = {}
         self._joules: dict[tuple[str, int], float] = {}
         self._attempts: dict[str, int] = {}
-        """The newest attempt of each trial that tells its energy, until its group turns to something else."""
+        """Newest attempt of each trial that reports its energy, until its group turns to another trial or part."""
         self._entries: list[LogEntry] = []
 
     def start(self, slot: int, generation: int, units: float) -> None:
-        """A group of so many cores or GPUs is asked for."""
+        """Note that a group with `units` cores or GPUs is requested."""
         self._note("start", slot, generation, units=units)
 
     def turn_to(self, slot: int, generation: int, part: str, trial: str = "") -> None:
-        """A group begins with something else: with a trial, or with another part; one that is to leave stays at that.
+        """Note that a group begins with a trial or with another part. A group that shuts down stays in that part.
 
         Args:
             trial: id of the trial; empty for a part.
@@ -101,7 +101,7 @@ class GroupTimes:
         self._note("turn", slot, generation, part=part, trial=trial, joules=joules)
 
     def end(self, slot: int, generation: int) -> None:
-        """Nothing is left of a group."""
+        """Note that the workers of a group have gone."""
         self._note("end", slot, generation)
 
     def new_entries(self) -> list[LogEntry]:
@@ -110,7 +110,7 @@ class GroupTimes:
         return entries
 
     def replay(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Go over the contents of entries of the log; groups that have not ended are still there."""
+        """Apply the contents of log entries; groups that have not ended still exist."""
         for content in entries:
             with suppress(KeyError, TypeError, ValueError):  # a damaged entry costs its seconds alone
                 self._apply(content)
@@ -140,7 +140,7 @@ class GroupTimes:
             self._reached, self._reached_at = Reached(**content["reached"]), now
 
     def measure(self, trial: str, attempt: int, reading: MetricReading) -> None:
-        """Take in the metrics of a trial: its energy, and whether the goal is reached."""
+        """Add the metrics of a trial: its energy, and the cost if it has reached the goal."""
         if metrics.ENERGY_JOULES in reading.values:  # since the attempt began
             self._joules[trial, attempt] = reading.values[metrics.ENERGY_JOULES]
             self._attempts[trial] = attempt
@@ -148,8 +148,10 @@ class GroupTimes:
             self._note_reached(trial, reading)
 
     def _note_reached(self, trial: str, reading: MetricReading) -> None:
-        """Note the cost when the values were taken. They may have been on their way for seconds, and those of another
-        trial, which had them earlier, may still be."""
+        """Note the cost at the time when the values were measured.
+
+        Values may arrive seconds late. Those of another trial that reached the goal earlier may still be on their way.
+        """
         moment = time.monotonic() - reading.age_seconds
         if moment >= self._reached_at:
             return
@@ -160,7 +162,7 @@ class GroupTimes:
         self._entries.append(("group_time", content))
 
     def spent(self) -> Spent:
-        """All until now."""
+        """Return the unit-seconds and the energy until now."""
         for group in self._groups.values():
             self._book(group, time.monotonic())
         return Spent(dict(self._parts), dict(self._trials), self._all_joules, self._reached)
@@ -181,8 +183,8 @@ def unit_of(shapes: Sequence[GroupShape], folder: Path) -> Unit:
     """Return the unit of a launch's cost: GPUs as soon as one of its groups has some, else cores.
 
     Args:
-        shapes: of the groups that are still to train; where there is none, it stays what it was.
-        folder: of the sweep's own record.
+        shapes: shapes of the groups that are still to train; if empty, the earlier unit is kept.
+        folder: folder of the sweep's own record.
     """
     if not shapes and (earlier := Ledger.read(folder)) is not None:
         return earlier.unit
@@ -190,14 +192,14 @@ def unit_of(shapes: Sequence[GroupShape], folder: Path) -> Unit:
 
 
 class SweepCosts:
-    """Adds what the coordinator has seen of this launch to what earlier launches have left.
+    """Adds this launch's costs, as the coordinator measures them, to the ledger of earlier launches.
 
     Args:
-        folder: of the sweep's own record.
-        allocated: tells the unit-seconds of this launch, as the driver measures them.
-        spent: tells what the coordinator has seen.
-        tells_joules: tells whether each group had devices to itself. Trials side by side each tell what all processors
-            of the machine have taken, or the whole GPU that they share.
+        folder: folder of the sweep's own record.
+        allocated: returns the unit-seconds of this launch, as the driver measures them.
+        spent: returns the costs that the coordinator has measured.
+        tells_joules: returns True if each group had its devices to itself. Otherwise trials that run at the same time
+            each report the energy of all processors of the machine, or of the whole GPU that they share.
     """
 
     def __init__(
@@ -279,7 +281,7 @@ def _with_trials(
 
 
 def _with_ends(ledger: Ledger, still_open: _Open, states: Mapping[str, str]) -> Ledger:
-    """A ledger with what its open trials have had, by how those have ended meanwhile."""
+    """Return a ledger in which the time of open trials is assigned by the state in which they have ended meanwhile."""
     seconds = still_open.get(ledger.unit, {})
     # as it was written, they are among those that did not end
     parts = _with_trials(_with_trials(ledger.parts, seconds, {}, -1), seconds, states)

@@ -1,4 +1,4 @@
-"""Trials of a sweep: what is planned, how each stands, and all of them as the driver knows them."""
+"""Trials of a sweep: the plan and the state of each one, and the driver's table of all of them."""
 
 import math
 from bisect import bisect_left
@@ -13,7 +13,7 @@ from paceline.sweeps.results import labels
 from paceline.sweeps.states import ENDED, NOT_TRAINED, TrialState
 
 SHOWN_METRICS = 3
-"""Metrics that the text of a trial tells, those of the validation first."""
+"""Metrics in the text of a trial, validation metrics first."""
 
 JSON_FIELDS = ("id", "params", "state", "reason", "metrics", "weights_sha256")
 
@@ -29,7 +29,7 @@ class PlannedTrial:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The params without the seed: what the seeds of one trial have in common."""
+        """Params without the seed, which all seeds of one setting share."""
         return {key: value for key, value in self.params.items() if key != "seed"}
 
 
@@ -46,9 +46,9 @@ class Trial(PlannedTrial):
     steps: int = 0
     """Optimizer steps done."""
     total_steps: int | None = None
-    """Of the whole training; None while not known."""
+    """Optimizer steps of the whole training; None while unknown."""
     samples: int = 0
-    """Training samples consumed, those of all attempts counted once."""
+    """Number of training samples consumed; samples that several attempts trained on count once."""
     samples_per_second: float = 0.0
     peak_memory_bytes: int = 0
     seconds: float = 0.0
@@ -59,11 +59,11 @@ class Trial(PlannedTrial):
     """Folder of its newest checkpoint."""
     mlflow_run_id: str = ""
     violations: Violations = field(default_factory=dict)
-    """By constraint of the sweep, by how much the trial breaks it; known once it has ended."""
+    """Amount by which the trial violates each constraint of the sweep; known once it has ended."""
 
     @property
     def broken(self) -> list[str]:
-        """The constraints of the sweep that it breaks, such as `val/loss < 0.5`."""
+        """Constraints of the sweep that it violates, such as `val/loss < 0.5`."""
         return broken_by(self.violations)
 
     @property
@@ -111,11 +111,11 @@ class TrialTable(Sequence[Trial]):
         self.open: dict[str, Trial] = {}
         """Trials that have not ended, by id."""
         self.ended_ids: list[str] = []
-        """Of those that have ended, in the order in which they did."""
+        """Ids of the trials that have ended, in the order in which they ended."""
         self.update(trials)
 
     def update(self, changed: Iterable[Trial]) -> None:
-        """Take in trials that are new or have changed."""
+        """Add new trials, and update those that have changed."""
         for trial in changed:
             known = self._trials.get(trial.id)
             if known is None:
@@ -133,10 +133,10 @@ class TrialTable(Sequence[Trial]):
                 self.ended_ids.append(trial.id)
 
     def by_id(self, trial_id: str) -> Trial:
-        """The trial with an id.
+        """Return the trial with an id.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no trial has this id.
         """
         return self._trials[trial_id]
 

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
 
 START_TIMEOUT_SECONDS = 1800
-"""Of the process group that Ray Train makes. Each trial has one of its own, with the time-out of its config."""
+"""Time-out of the process group that Ray Train creates. Each trial creates another one, with the time-out of its
+config."""
 LEAVING_SECONDS = 30.0
-"""Time that a group may take to leave. Then its workers are killed: they hold what the next one needs."""
+"""Time that a group may take to leave. Then its workers are killed: they hold resources that the next group needs."""
 
 
 @dataclass
@@ -29,7 +30,7 @@ class _Group:
     units: float
     """Cores or GPUs, as the sweep's cost is counted."""
     began: float
-    """When it was asked for."""
+    """Time of the request for the group, by `time.monotonic`."""
     left: float = 0.0
     """Time at which it had to leave, or its workers were killed."""
 
@@ -43,9 +44,9 @@ class WorkerGroupManager:
     """One TorchTrainer for each slot; it lives as long as its slot wants groups of that shape.
 
     Args:
-        base: what the worker_specs of all trials have in common.
-        warn: gets what the watcher should know.
-        unit: what the sweep's cost is counted in.
+        base: fields that the worker specs of all trials share.
+        warn: called with each warning for the watcher.
+        unit: unit of the sweep's cost.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class WorkerGroupManager:
 
     @property
     def allocated(self) -> float:
-        """Core- or GPU-seconds of all groups so far, from the moment each was asked for until nothing is left of it."""
+        """Core- or GPU-seconds of all groups so far, each from its request until its workers have gone."""
         return self._ended_allocated + sum(group.allocated for group in [*self._groups.values(), *self._leaving])
 
     @property
@@ -69,7 +70,7 @@ class WorkerGroupManager:
         return all(shape.has_whole_gpus for shape in self._shapes)
 
     def follow(self, wanted: Sequence[WantedGroup]) -> None:
-        """Start what is wanted and not there; tell the coordinator of what has failed. Called a few times a second."""
+        """Start wanted groups that do not exist; report failed ones to the coordinator. Called a few times a second."""
         for each in wanted:
             group = self._groups.get(each.slot)
             if group is not None and group.generation != each.generation:
@@ -98,7 +99,7 @@ class WorkerGroupManager:
                 self._end(group)
 
     def _end(self, group: _Group) -> None:
-        """Kill the workers of a group that hangs. One whose workers have yet to come lets them leave when they do."""
+        """Kill the workers of a group that hangs. If it has none yet, they leave as soon as they have started."""
         import ray
 
         group.left = time.monotonic()
@@ -111,7 +112,7 @@ class WorkerGroupManager:
             kill_workers(workers)
 
     def _tell_ended(self) -> None:
-        """Let the coordinator forget the workers of groups that are gone: what it knows at the end is killed."""
+        """Report ended groups, so that the coordinator forgets their workers. It kills those still known at the end."""
         ended = [group for group in self._leaving if not group.thread.is_alive()]
         for group in ended:
             self._coordinator.group_ended.remote(group.slot, group.generation)

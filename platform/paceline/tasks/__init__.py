@@ -1,1 +1,1 @@
-"""What is learned: the loss and the metrics, one file each."""
+"""Tasks, which define the loss and the metrics: one file each."""

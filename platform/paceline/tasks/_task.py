@@ -22,15 +22,16 @@ class Task(nn.Module):
     """
 
     weight_is_samples = True
-    """Whether `TaskOutput.weight` is the number of samples of the micro batch. Set it to False when it is anything
-    else (tokens that count, importance weights): the engine then sums the weights over all ranks at each step."""
+    """True if `TaskOutput.weight` is the number of samples of the micro batch. Set it to False if the weight is
+    anything else (tokens that count, importance weights): the engine then sums the weights of all ranks at each
+    step."""
 
     automatic_optimization = True
     """False for a task that steps its optimizers itself, such as a GAN: see `training_step`."""
 
     counts = True
-    """False while a batch is evaluated whose result is thrown away: padding of the last batches, the check of the first
-    step. A task that keeps something of each batch beside its `TaskOutput` must leave it out then."""
+    """False while the result of an evaluated batch is discarded: padding of the last batches, the check of the first
+    step. A task that accumulates anything besides its `TaskOutput` must skip such a batch."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a task returns for a batch."""
+"""Result that a task returns for a batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     import torch
 
 IGNORE_INDEX = -100
-"""A target that does not count, such as one behind the end of a text; the same number as in PyTorch."""
+"""Target that is ignored, such as padding after the end of a text; the same number as in PyTorch."""
 
 
 @dataclass
 class TaskOutput:
-    """What one forward pass over a micro batch gives.
+    """Result of one forward pass over a micro batch.
 
     The loss of an optimizer step is the sum of `loss_sum` over the sum of `weight` of the whole global batch.
     """
@@ -21,15 +21,15 @@ class TaskOutput:
     loss_sum: "torch.Tensor"
     """Scalar: the sum, not the mean, of the micro batch's losses. See `from_mean`."""
     weight: "float | torch.Tensor"
-    """What the sum is divided by, a number or a scalar tensor: the number of samples, or of tokens that count."""
+    """Divisor of the loss sum, a number or a scalar tensor: the number of samples, or of tokens that count."""
     metrics: "Mapping[str, float | torch.Tensor]" = field(default_factory=dict)
     """Numbers summed over the micro batch like `loss_sum`, such as the number of right answers for `accuracy`. Tensors
     of any shape, such as a confusion matrix, need a task that overrides `Task.compute`. Only read in evaluation."""
     predictions: "torch.Tensor | None" = None
-    """What metrics compare with `targets` and `paceline predict` writes, such as class indices of shape [batch]. Only
-    read in evaluation."""
+    """Predictions that metrics compare with `targets` and that `paceline predict` writes, such as class indices of
+    shape [batch]. Only read in evaluation."""
     targets: "torch.Tensor | None" = None
-    """What was to be predicted; its first dimension is that of `predictions`. Only read in evaluation."""
+    """Correct values for `predictions`, with the same first dimension. Only read in evaluation."""
 
     @classmethod
     def from_mean(
@@ -44,10 +44,10 @@ class TaskOutput:
 
         Args:
             loss: scalar: the mean of the micro batch's losses.
-            weight: what the mean was taken over: the number of samples, or of tokens that count.
+            weight: number of samples, or of tokens that count, over which the mean was taken.
             metrics: sums over the micro batch by name, not means, such as the number of correct predictions for
                 `accuracy`.
-            predictions: what metrics compare with `targets` and `paceline predict` writes; shape [batch, ...].
+            predictions: predictions for metrics and `paceline predict`; shape [batch, ...].
             targets: the expected predictions; shape [batch, ...].
         """
         return cls(loss * weight, weight, metrics or {}, predictions, targets)

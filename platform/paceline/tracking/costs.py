@@ -38,7 +38,7 @@ SWEEP_PARTS: Mapping[str, str] = {
 """Parts of a sweep's time. `startup` and `shutdown` are those of its worker groups; `failed` includes trials that ran
 out of memory or diverged; `waiting`: groups between two trials."""
 COST_FILE = "cost.json"
-"""File of a ledger, beside a record, and among a run's artifacts."""
+"""File name of a ledger, next to a record and among a run's artifacts."""
 SHOWN_PARTS = 4
 """Parts that a line shows, the largest ones."""
 SHOWN_SHARE = 0.005
@@ -68,14 +68,14 @@ class Reached:
     """The cost until a goal was reached for the first time."""
 
     seconds: float
-    """Unit-seconds, all that failed or was given up before included."""
+    """Unit-seconds, including failed and abandoned work before."""
     joules: float | None = None
     others: Mapping[Unit, float] = field(default_factory=dict)
     """Seconds of other units, which launches on another kind of device had before."""
     trial: str = ""
-    """Which trial of a sweep it was; empty for a run."""
+    """Id of the sweep's trial that reached the goal; empty for a run."""
     step: int | None = None
-    """At which optimizer step; None: not known."""
+    """Optimizer step at which the goal was reached; None if unknown."""
 
     def after(self, earlier: "Ledger") -> "Reached":
         """Return the same, when all of an earlier ledger of this unit was spent before."""
@@ -87,7 +87,7 @@ class Reached:
 
     @property
     def by_text(self) -> str:
-        """By which trial, and at which step: `, by trial 0003 at step 12`; empty where that is not known."""
+        """Trial and step as text, such as `, by trial 0003 at step 12`; empty if unknown."""
         trial = f", by trial {self.trial}" if self.trial else ""
         return trial if self.step is None else f"{trial or ','} at step {self.step}"
 
@@ -102,7 +102,7 @@ class Ledger:
     parts: Mapping[str, float]
     """Unit-seconds by part, see `RUN_PARTS` and `SWEEP_PARTS`."""
     joules: float | None = None
-    """Energy that the devices took, of all units; None where they do not tell."""
+    """Energy of the devices of all units, in joules; None if they do not report it."""
     price_per_hour: float | None = None
     """Price of one unit; None: not known."""
     goal: Goal | None = None
@@ -130,7 +130,7 @@ class Ledger:
         return {self.unit: self.allocated, **{unit: other.allocated for unit, other in self.others.items()}}
 
     def price_of(self, seconds: float) -> float | None:
-        """Return the price of so many seconds of this unit; None without `price_per_hour`."""
+        """Return the price of a number of seconds of this unit; None without `price_per_hour`."""
         return None if self.price_per_hour is None else seconds / 3600 * self.price_per_hour
 
     def share(self, part: str) -> float:
@@ -138,7 +138,7 @@ class Ledger:
         return self.parts.get(part, 0.0) / self.allocated if self.allocated else 0.0
 
     def after(self, earlier: "Ledger | None") -> "Ledger":
-        """The sum with what earlier launches have cost, whatever they counted."""
+        """Return the sum with the costs of earlier launches, whatever their unit was."""
         if earlier is None:
             return self
         before = earlier.in_unit(self.unit)
@@ -199,10 +199,10 @@ class Ledger:
 
     @classmethod
     def read(cls, folder: Path) -> "Ledger | None":
-        """Read the ledger beside a record; None where there is none, or a damaged one.
+        """Read the ledger next to a record; None if it is missing or damaged.
 
         Args:
-            folder: the record's.
+            folder: folder of the record.
         """
         try:
             return cls.from_json(json.loads((folder / COST_FILE).read_bytes()))
@@ -247,7 +247,7 @@ class Ledger:
         return lines + ([("to target", self._target_text(self.goal))] if self.goal else [])
 
     def markdown(self) -> str:
-        """A table of the parts, what is known beside it, and what it took to the target, for a run's page."""
+        """Return the costs as Markdown for a run's page: table of the parts, other figures, and cost to the target."""
         if not self.allocated:
             return ""
         has_price = self.price_per_hour is not None
@@ -281,7 +281,7 @@ class Ledger:
         return {self.unit: reached.seconds, **reached.others}
 
     def _price_of_all(self, spent: Mapping[Unit, float]) -> float | None:
-        """Return the price of so many seconds of each unit, at its own price; None where one is not known."""
+        """Return the price of the seconds of each unit, at that unit's price; None if one price is unknown."""
         ledgers = {self.unit: self, **self.others}
         prices = [ledgers[unit].price_of(seconds) for unit, seconds in spent.items() if seconds] or [self.price_of(0.0)]
         known = [price for price in prices if price is not None]

@@ -37,8 +37,8 @@ EPOCH = "epoch"
 """Passes over the training set so far; a fraction within an epoch."""
 
 VALIDATION_EPOCH = "validation_epoch"
-"""Passes over the training set at each evaluation. MLflow draws a metric over another where both have a value at a
-step, and looks at 320 of each: of a long run hardly any evaluation would be at one of those steps of `epoch`."""
+"""Passes over the training set at each evaluation. MLflow plots one metric over another only at steps where both have a
+value, and samples 320 points of each. In a long run, hardly any evaluation would be at a sampled step of `epoch`."""
 
 SAMPLES_PER_SECOND = "samples_per_second"
 """Training samples a second over all workers, since the last point; evaluation and checkpoints are not counted."""
@@ -64,7 +64,7 @@ CPU): that of the worker with the most."""
 
 ENERGY_JOULES = "energy_joules"
 """Energy since the workers began to train, this time, in joules: of all GPUs of the run, or without GPUs of the
-processors and memory modules of its machines, whatever else runs on these. Only where all of the devices tell it."""
+processors and memory modules of its machines, whatever else runs on these. Only if all of the devices report it."""
 
 GRAD_NORM = "grad_norm"
 """L2 norm of the step's whole gradient before clipping; only with `trainer.max_grad_norm`."""
@@ -210,13 +210,13 @@ def speedup_metric(name: str) -> str:
 
 
 def split_metric(part: str) -> str:
-    """Key of the share of a step's time that goes into a part of it, of the config as it was, 0 to 1:
+    """Key of the share of a step's time that a part of it takes with the original config, 0 to 1:
     `tuneup/split/data`."""
     return f"tuneup/split/{part}"
 
 
 def recommended_split_metric(part: str) -> str:
-    """The same of the recommended config, of its own step, 0 to 1: `tuneup/recommended_split/data`."""
+    """Key of the same share with the recommended config, of that config's step: `tuneup/recommended_split/data`."""
     return f"tuneup/recommended_split/{part}"
 
 
@@ -258,7 +258,7 @@ SWEEP_ID = "paceline.sweep_id"
 """The sweep that a `sweep` or `trial` belongs to."""
 
 TRIAL_ID = "paceline.trial_id"
-"""Which of the sweep's trials it is, such as `0007`."""
+"""Id of the trial within its sweep, such as `0007`."""
 
 TRIAL_STATE = "paceline.trial_state"
 """State of the trial: `running`, `paused`, `finished`, `pruned`, `failed`, `oom`, `diverged`."""
@@ -341,8 +341,8 @@ OPTIMIZER = "paceline.optimizer"
 (from configure_optimizers)`; absent where the section `optimizer` alone made it."""
 
 RANKS = "paceline.ranks"
-"""Which ranks are on which machine, such as `node-a: 0 1; node-b: 2 3`; a line for each group of workers that the run
-has had, where they were placed differently."""
+"""Ranks on each machine, such as `node-a: 0 1; node-b: 2 3`. One line for each group of workers that the run has had,
+if they were placed differently."""
 
 PREEMPTIONS = "paceline.preemptions"
 """Number of times that a machine was announced to be taken away while the run trained on it; these are not failures."""

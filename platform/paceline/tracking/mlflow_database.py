@@ -1,9 +1,9 @@
 """Creates the embedded MLflow database. Runs as a program of its own: `python database.py /folder/mlflow.db STARTER`.
 
-MLflow takes seconds of pure Python to create one, which would slow down training in the same process; is torn when it
-is killed meanwhile; and crashes when several processes do it at once. So a fresh database is made in a folder beside,
-and appears under its name when it is complete. Of several programs for one database, one works and the others wait.
-None of them outlives the process that started it, whose number is STARTER.
+MLflow takes seconds of pure Python to create a database, which would slow down training in the same process. If it is
+killed meanwhile, it leaves an incomplete database. If several processes create one at once, it crashes. So a new
+database is created in a temporary folder, and gets its name when it is complete. Of several programs for one database,
+one works and the others wait. None of them outlives the process that started it, whose id is STARTER.
 """
 
 import atexit
@@ -23,9 +23,9 @@ from pathlib import Path
 from types import FrameType
 
 NICENESS = 10
-"""The database is made while Ray and the workers start; they go first."""
+"""Niceness of the program: Ray and the workers, which start at the same time, have priority."""
 POLL_SECONDS = 0.5
-"""Interval at which the program looks whether the process that started it is gone."""
+"""Interval at which the program checks whether the process that started it is gone."""
 WAIT_SECONDS = 0.1
 END_SECONDS = 5.0
 """Time in which the program has to tidy up before it is killed."""
@@ -34,13 +34,13 @@ FRESH = "fresh.db"
 
 
 def start_creating(path: Path, quiet: bool = False) -> "subprocess.Popen[bytes] | None":
-    """Start the program unless the database is there. It ends with 0 once it is.
+    """Start the program unless the database exists. It exits with 0 once the database is complete.
 
     Args:
-        quiet: nobody will read its errors.
+        quiet: True if nobody will read its errors.
 
     Raises:
-        FileNotFoundError: there is no folder for it.
+        FileNotFoundError: the folder for the database does not exist.
     """
     if path.exists():
         return None
@@ -70,7 +70,7 @@ def finish_creating(process: "subprocess.Popen[bytes]", abandoned: threading.Eve
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """End a program that `start_creating` started, if it still runs. What it has done so far is removed."""
+    """End a program that `start_creating` started, if it still runs. Its incomplete files are removed."""
     if process.poll() is not None:
         return
     process.terminate()
@@ -112,8 +112,8 @@ def _token(path: Path) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Of all programs for this database, only one is in the body at a time; of several where a file system has no
-    locks, the first one to end wins."""
+    """Let only one process at a time execute the body for this database. On a file system without locks, several may,
+    and the first one to finish wins."""
     place = path.with_name(f".{path.name}.lock")  # beside it: whoever can take it there may write the database, too
     lock = _locked(place)
     try:
@@ -142,11 +142,11 @@ def _locked(place: Path) -> int:
 
 
 def create(path: Path, workplace: Path) -> None:
-    """Create the database in this process, unless someone else is faster.
+    """Create the database in this process, unless another process is faster.
 
     Args:
-        path: must be in the working folder.
-        workplace: a folder beside it that nobody else uses. What a program that was killed left there is removed.
+        path: path of the database, in the working folder.
+        workplace: a folder beside it that nobody else uses. Files left there by a killed process are removed.
     """
     from mlflow import MlflowClient
 

@@ -1,6 +1,6 @@
-"""Comparability of the speeds of two runs, by the stamps that they left.
+"""Comparability of the speeds of two runs, from their speed stamps.
 
-A stamp is the tag `metrics.SPEED_STAMP`, as a mapping. A value that its machine did not tell is None.
+A stamp is the tag `metrics.SPEED_STAMP`, as a mapping. A value that its machine did not report is None.
 """
 
 import json
@@ -48,14 +48,14 @@ class Difference:
     """Key of the stamp; empty where the whole stamp is missing."""
     text: str
     run: int | None = None
-    """Which of the two runs it is about, 0 or 1; None for both."""
+    """Index of the run that it is about, 0 or 1; None for both."""
 
     def __str__(self) -> str:
         return self.text
 
 
 def read_stamp(tags: Mapping[str, str]) -> dict[str, Any]:
-    """The stamp among a run's tags; empty when there is none, or it is damaged."""
+    """Return the stamp from a run's tags; empty if it is missing or damaged."""
     try:
         stamp = json.loads(tags[metrics.SPEED_STAMP])
     except (KeyError, ValueError):

@@ -1,7 +1,7 @@
-"""Search for the techniques that go together: one may hide another's gain, or take it away.
+"""Search for techniques that work together: one may hide another's gain, or remove it.
 
-those that gain alone  ->  others of their families in their place  ->  what else gains beside them
-  ->  again others of their families  ->  without what gains nothing any more
+those that gain alone  ->  others of their families in their place  ->  others that gain beside them
+  ->  again others of their families  ->  without those that gain nothing any more
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,17 +18,17 @@ from paceline.tuneups.technique_results import beside_of
 from paceline.tuneups.techniques import LOADERS_ENOUGH, Computes, Technique, techniques_for
 
 ROUNDS = 3
-"""How many more techniques are looked for beside those that gain alone, and how often others are put in their place."""
+"""Most techniques that are added to those that gain alone, and most replacements of one by another of its family."""
 REVEALING = 1.5
-"""Techniques that are together so many times as fast may reveal the gains of others: what saves 1.4 % of a step saves
-2 % of one that is 1.5 times as short."""
+"""Speedup of a combination from which on it may reveal the gains of others: a technique that saves 1.4 % of a step
+saves 2 % of one that is 1.5 times as fast."""
 HOPELESS = 0.9
-"""A technique that is surely slower than this share of the baseline, or of the technique that it is to stand in for,
-is not tried beside others."""
+"""A technique that is surely slower than this share of the speed of the baseline, or of the technique that it would
+replace, is not tried beside others."""
 
 
 class Combining:
-    """The search of one tune-up for the techniques that go together."""
+    """Search of one tune-up for techniques that work together."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Combining:
         screened: dict[str, ScreenedPair],
     ) -> None:
         """Args:
-        techniques: all, with those that are not tried.
-        screened: of each technique against the baseline, by its name. Those that have an effect beside others alone
-            are added.
+        techniques: all techniques, including those that are not tried.
+        screened: pair of each technique and the baseline, by the technique's name. Techniques that have an effect only
+            beside others are added.
         """
         self._config, self._facts, self._screening, self._screened = config, facts, screening, screened
         self._closed = {
@@ -50,16 +50,16 @@ class Combining:
             if technique.why_not and not technique.why_not.startswith((PREDICTED_OOM, LOADERS_ENOUGH))
         }
         self.techniques = techniques
-        """Those that were measured beside others alone say so."""
+        """List of all techniques. The `why` of a technique that was measured only beside others says so."""
         self.beside: list[Beside] = []
-        """The result of all screened here, in their order."""
+        """Results of all combinations screened here, in order."""
 
     def run(self, tried: Sequence[Technique], gained: Sequence[Technique]) -> list[Technique]:
-        """The techniques that are fastest together, as far as there is time.
+        """Return the techniques that are fastest together, as far as time allows.
 
         Args:
-            tried: those that were measured alone.
-            gained: of these the best of each family that gains, the best of all first.
+            tried: techniques that were measured alone.
+            gained: the best of these in each family that gains, the best of all first.
         """
         _, chosen = together(self._config, gained)
         if self._may_reveal(chosen):  # first, since the batch size matters most, and time may be short
@@ -81,11 +81,11 @@ class Combining:
     def extended(
         self, chosen: list[Technique], tried: Sequence[Technique], spoiling: Collection[str]
     ) -> list[Technique]:
-        """Add techniques that gain beside those chosen and had no time until now, and leave out idle ones; only those
-        that compute the same, so that the quality stays as it is.
+        """Add techniques that gain beside those chosen and that there was no time for before, and leave out idle ones.
+        Only techniques that keep the numerics are added, so that the quality stays the same.
 
         Args:
-            spoiling: names of those that were taken away for the quality. What met them may gain without them.
+            spoiling: names of the techniques removed for their quality. Those measured beside them may gain now.
         """
         met = {each.name for each in self.beside if each.speedup is not None and not {*each.others} & {*spoiling}}
         same = [technique for technique in tried if technique.computes == "same" and technique.name not in met]
@@ -93,7 +93,7 @@ class Combining:
         if not chosen and not gained:
             return []
         chosen = chosen or gained[:1]
-        same.sort(key=lambda technique: technique not in gained)  # they are tried first where there is no time for all
+        same.sort(key=lambda technique: technique not in gained)  # tried first if there is no time for all
         for _ in range(ROUNDS):
             opened = [technique for technique in self._opened_by(chosen) if technique.computes == "same"]
             hidden = same if self._may_reveal(chosen) else [each for each in same if each in gained]
@@ -108,8 +108,8 @@ class Combining:
         return ScreenedPair(name, first, second)
 
     def _may_reveal(self, chosen: Sequence[Technique]) -> bool:
-        """Return True if those chosen shorten a step so much that others, which save the same time as before, may count
-        beside them and not alone."""
+        """Return True if those chosen shorten a step so much that the gain of others, which save the same time as
+        before, may count beside them, though not alone."""
         speeds = [self._screened[each.name].interval.estimate for each in chosen if each.name in self._screened]
         return prod(speeds) >= REVEALING
 
@@ -124,12 +124,12 @@ class Combining:
         ]
 
     def _is_closed(self, technique: Technique) -> bool:
-        """Return True if it was not tried alone, nor beside others until now."""
+        """Return True if it was tried neither alone nor beside others yet."""
         pair = self._screened.get(technique.name)
         return technique.name in self._closed and (pair is None or not pair.benchmarks)
 
     def _may_help(self, technique: Technique, chosen: Sequence[Technique]) -> bool:
-        """Return True if a technique is worth a try beside others: what hides its gain now may be gone then."""
+        """Return True if a technique is worth a try beside others, which may reveal a gain that is hidden now."""
         pair = self._screened.get(technique.name)
         if technique.saves_memory or any(technique.family == each.family for each in chosen):
             return False
@@ -140,7 +140,7 @@ class Combining:
         return not pair.pairs or pair.interval.high > HOPELESS
 
     def _gains_beside(self, chosen: Sequence[Technique], others: Sequence[Technique]) -> Technique | None:
-        """The technique that gains most beside those chosen; None when none does."""
+        """Return the technique that gains most beside those chosen; None if none gains."""
         screened: dict[str, ScreenedPair] = {}
         for technique in others:
             if len(together(self._config, [*chosen, technique])[1]) > len(chosen):
@@ -154,7 +154,7 @@ class Combining:
         return max(gained, key=lambda each: each[1])[0] if gained else None
 
     def _list(self, techniques: Sequence[Technique], screened: Mapping[str, ScreenedPair], where: str) -> None:
-        """Give this pair to each technique that has none of its own yet."""
+        """Record the pair of each technique that has no pair of its own yet."""
         for technique in techniques:
             if technique.name in screened and self._is_closed(technique):
                 self._screened[technique.name] = screened[technique.name]
@@ -180,13 +180,13 @@ class Combining:
         gained = speedups(screened, tried)
         if not gained:
             return None
-        # those of one family with the one that they would replace, which is as fast as itself
+        # compare the members of a family with the one that they would replace, whose speedup is 1
         best = best_of_families([*((technique, 1.0) for technique in chosen), *gained])
         new = next((technique for technique in best if technique not in chosen), None)
         return None if new is None else [*(each for each in chosen if each.family != new.family), new]
 
     def _may_replace(self, other: Technique, technique: Technique) -> bool:
-        """Return True if it is of the same family, and not surely slower; of batches, larger."""
+        """Return True if it is of the same family and not surely slower; a batch must also be larger."""
         pair, own = self._screened.get(other.name), self._screened.get(technique.name)
         if other.family != technique.family or other.name == technique.name or other.saves_memory:
             return False
@@ -199,7 +199,7 @@ class Combining:
     def _without_idle(
         self, chosen: list[Technique], kinds: Collection[Computes] = ("same", "differently")
     ) -> list[Technique]:
-        """Leave out those chosen that gain nothing among the others, only of the given kinds."""
+        """Leave out the chosen techniques of the given kinds that add no gain to the others."""
         while len(chosen) > 1:
             asked = [
                 technique
@@ -212,14 +212,14 @@ class Combining:
         return chosen
 
     def _is_needed(self, technique: Technique, chosen: Sequence[Technique]) -> bool:
-        """Return True if it has shown a gain over these others already; in place of another it may still be idle."""
+        """Return True if it has already shown a gain beside exactly these others. Replacements do not count."""
         others = tuple(each.name for each in chosen if each is not technique)
         met = [each for each in self.beside if each.question != "instead" and each.seen == "faster"]
         return any((each.name, each.others) == (technique.name, others) for each in met)
 
     def _idle_in(self, chosen: Sequence[Technique], asked: Sequence[Technique]) -> Technique | None:
-        """The technique of those asked without which the others are as fast; None when there is none, or no time to
-        find out."""
+        """Return the technique among those asked without which the others are as fast; None if each is needed, or if
+        there is no time to measure it."""
         screened: dict[str, ScreenedPair] = {}
         others = {technique.name: [each for each in chosen if each is not technique] for technique in asked}
         for technique in asked:

@@ -9,12 +9,12 @@ from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.techniques import Technique, changed
 
 KNEE = 0.97
-"""Of a family whose members are sizes, the smallest is chosen that has this share of the best one's speed: beyond the
-knee a larger batch costs accuracy and memory, and gains nothing."""
+"""Share of the best batch size's speed that is enough: the smallest size that reaches it is chosen. Beyond the knee, a
+larger batch costs accuracy and memory, and gains nothing."""
 
 
 def best_of_families(gained: Sequence[tuple[Technique, float]]) -> list[Technique]:
-    """The best technique of each family, the best of all first; of batches the smallest beyond the knee.
+    """Return the best technique of each family, the best of all first; of batch sizes, the smallest at the knee.
 
     Args:
         gained: techniques that gain, with their speedup.
@@ -35,7 +35,7 @@ def _best(members: Sequence[tuple[Technique, float]]) -> tuple[Technique, float]
 
 
 def size_of(technique: Technique) -> int:
-    """The global batch of a technique of the family `batch`."""
+    """Return the global batch of a technique of the family `batch`."""
     return int(technique.overrides["data.global_batch_size"])
 
 
@@ -48,8 +48,8 @@ def merged(techniques: Sequence[Technique]) -> dict[str, Any]:
 
 
 def together(config: ExperimentConfig, techniques: Sequence[Technique]) -> tuple[ExperimentConfig, list[Technique]]:
-    """The config with all techniques that go together, and which these are; one that contradicts those before is left
-    out, or sets one of their fields to something else."""
+    """Return the config with all compatible techniques, and the list of these. A technique is left out if it
+    contradicts an earlier one, or sets one of its fields to a different value."""
     taken: list[Technique] = []
     for technique in techniques:
         if any(technique.overrides[key] != value for key, value in merged(taken).items() if key in technique.overrides):
@@ -63,7 +63,7 @@ def together(config: ExperimentConfig, techniques: Sequence[Technique]) -> tuple
 
 
 def speedups(screened: Mapping[str, ScreenedPair], techniques: Sequence[Technique]) -> list[tuple[Technique, float]]:
-    """The techniques whose pair ended in a gain, with the speedup."""
+    """Return the techniques whose pair showed a gain, with the speedup."""
     gained = []
     for technique in techniques:
         pair = screened.get(technique.name)

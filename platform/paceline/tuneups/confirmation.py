@@ -1,4 +1,4 @@
-"""Confirmation of what the screening has found, in several builds of fresh processes.
+"""Confirmation of the screening's results, in several builds of fresh processes.
 
 Each build is a job of its own: in new processes, both configs of each pair are built again, in an order that changes
 from build to build, and benchmarked for a few pairs of windows. A build gives one log ratio for each pair of configs;
@@ -37,25 +37,25 @@ from paceline.tuneups.statistics.sequential_test import (
 
 BUILD = "paceline.tuneups.job_execution:build"
 AA = "A/A"
-"""Name of the baseline against itself."""
+"""Name of the comparison of the baseline with itself."""
 TOGETHER = "all/together"
-"""Name of all that is to be recommended against the baseline. As with `AA`, no technique of the user's can have it."""
+"""Name of the comparison of all candidates together with the baseline. Like `AA`, it cannot be a technique's name."""
 TECHNIQUES_ALPHA = 0.035
-"""The chance that any technique gets a false verdict on its speed. What is left of 5 % is for the recommendation and
-for the quality."""
+"""Probability that any technique gets a false verdict on its speed. The rest of 5 % is for the recommendation and for
+the quality."""
 RECOMMENDATION_ALPHAS = (0.006, 0.002, 0.002)
-"""The chance that something is recommended which gains nothing: of the first combination, and of those that it is cut
+"""Probabilities of recommending a combination without a gain: for the first combination, and for those that it is cut
 back to."""
 SHARE_BUILDS = 6
 """Builds after which a technique that has not been shown to add something to the others is left out."""
 SHARE_ERROR = 0.05
-"""Of the interval of a technique's share, which decides what is left out, and claims nothing."""
+"""Error level of the interval of a technique's share. It only decides which techniques are left out."""
 MIN_PAIRS, PAIRS = 2, 4
-"""Pairs of windows of each pair of configs in a build; the fewer where steps are slow."""
+"""Fewest and most pairs of windows per pair of configs in a build; the fewest if steps are slow."""
 WINDOW_SECONDS = 0.25
-"""How long a window takes at the most: more builds say more than longer ones."""
+"""Longest window, in seconds: more builds are more informative than longer windows."""
 START_COST = 1.0
-"""Starting the processes of a build takes as long as measuring so many pairs of configs, before it has been seen."""
+"""Assumed time to start the processes of a build, in units of the time to measure one pair of configs."""
 
 
 class ConfigPair(NamedTuple):
@@ -70,11 +70,11 @@ class Confirmed:
     """Result of several builds."""
 
     together: Comparison | None = None
-    """All that is to be recommended, against the baseline; None where it was not measured."""
+    """Comparison of all candidates together with the baseline; None if it was not measured."""
     techniques: Mapping[str, Comparison] = field(default_factory=dict)
-    """Each technique alone against the baseline, by name, as far as it was measured."""
+    """Comparison of each technique alone with the baseline, by name, for those that were measured."""
     shares: Mapping[str, Interval] = field(default_factory=dict)
-    """How much faster all together is than without the technique."""
+    """Speedup of all candidates together over all but this technique, by name."""
 
 
 class Confirmation:
@@ -90,28 +90,28 @@ class Confirmation:
     ) -> None:
         """Args:
         config: the baseline.
-        screening: says how long windows are, and how long the slowest steps take.
-        watch: called after each build, with its number and what is known so far.
+        screening: provides the window length, and the time of the slowest steps.
+        watch: called after each build, with its number and the results so far.
         """
         self._bench, self._clock, self._config, self._screening, self._watch = bench, clock, config, screening, watch
         self._random = random.Random(f"{config.seed} builds")
         self._cost = _seconds_of_pair(screening)
         self._equal: list[float] = []
         self.builds = 0
-        """How many were made."""
+        """Number of builds made."""
         self.in_turn: set[str] = set()
-        """Names of the pairs of which only one config is on the device at a time."""
+        """Names of the pairs whose two configs are on the device one at a time."""
         self.problems: dict[str, str] = {}
-        """Why a pair could not be measured, by name."""
+        """Reason why a pair could not be measured, by name."""
 
     @property
     def noise(self) -> float | None:
-        """Standard deviation between builds of the baseline's speed over its own, as a part of 1; None where there were
-        too few builds to say."""
+        """Standard deviation between builds of the baseline's speed over its own, as a fraction; None if there were too
+        few builds."""
         return deviation_between(self._equal)
 
     def seconds_of(self, pairs: int) -> float:
-        """Return the seconds of a build with so many pairs of configs and A/A, by those that were measured."""
+        """Return the seconds of a build with this number of pairs and A/A, estimated from the builds so far."""
         return self._cost * (pairs + 1 + START_COST)
 
     def run(
@@ -123,14 +123,14 @@ class Confirmation:
         *,
         can_cut_back: bool = False,
     ) -> Confirmed:
-        """Compare by name, as far as there is time; empty where there is none.
+        """Measure and test the pairs, as far as time allows; the result is empty without time.
 
         Args:
-            together: what is to be recommended; compared with the baseline as `TOGETHER`.
-            alone: techniques, the most promising first, each with what it is compared with, mostly the baseline.
-            shares: what is to be recommended, without a technique each; it is compared with that under their names.
-            alpha: the chance that `TOGETHER` is called a gain or a regression and is none.
-            can_cut_back: leave time to confirm what is left of it without what adds nothing.
+            together: config with all candidates; compared with the baseline as `TOGETHER`.
+            alone: pairs by technique, the most promising first. Most have the baseline as their first config.
+            shares: by technique, the config with all candidates but this one; `together` is compared with it.
+            alpha: probability that `TOGETHER` is falsely called a gain or a regression.
+            can_cut_back: leave time to confirm a smaller combination, without the techniques that add nothing.
         """
         kept_back = LOOKS[0] * self.seconds_of(1) if can_cut_back else 0.0
         self._clock.reserved += kept_back
@@ -169,20 +169,20 @@ class Confirmation:
         return course.confirmed()
 
     def _forget_combination(self) -> None:
-        """Drop the results of all together and of the shares: they are those of another combination."""
+        """Drop the state of all together and of the shares: it belongs to another combination."""
         self.problems = {name: each for name, each in self.problems.items() if "/" not in name}
         self.in_turn = {name for name in self.in_turn if "/" not in name}
 
     def _affordable(self, names: Sequence[str], builds: int) -> list[str]:
-        """The names without the least promising, where there is no time for all in so many builds."""
+        """Return the names for which there is time in this number of builds, without the least promising ones."""
         fitting = list(names)
         while fitting and not self._clock.has(builds * self.seconds_of(len(fitting))):
             fitting.pop()
         return fitting
 
     def _affordable_looks(self, pairs: int) -> tuple[int, ...]:
-        """The looks for which there is time, now that the first build has shown its length. Half of the pairs are
-        likely to be decided or dropped early."""
+        """Return the looks for which there is time, given the length of the first build. Half of the pairs are likely
+        to be decided or dropped early."""
         for fewest in (max(2, ceil(pairs / 2)), 2, 1):
             seconds = self.seconds_of(min(fewest, pairs))
             if looks := tuple(look for look in LOOKS if (look - 1) * seconds <= self._clock.left):
@@ -190,15 +190,15 @@ class Confirmation:
         return ()
 
     def _build_and_equal(self, pairs: Mapping[str, ConfigPair], names: Sequence[str]) -> dict[str, float]:
-        """The log ratios of one build of some pairs, and of A/A."""
+        """Return the log ratios of one build of some pairs and of A/A."""
         chosen = {name: pairs[name] for name in names}
         ratios = self._build({AA: ConfigPair(self._config, self._config), **chosen})
         self._equal += [ratios[AA]] if AA in ratios else []
         return ratios
 
     def _build(self, pairs: Mapping[str, ConfigPair]) -> dict[str, float]:
-        """The log ratios of one build. Where it fails, each pair is tried in processes of its own, as long as there is
-        time; what fails then is not measured again, but for A/A."""
+        """Return the log ratios of one build. If it fails, each pair is tried in separate processes while there is
+        time. A pair that fails again is not measured any more, except for A/A."""
         self.builds += 1
         found, problem = self._measure(pairs)
         for name, pair in pairs.items() if problem else ():
@@ -210,7 +210,7 @@ class Confirmation:
         return found
 
     def _measure(self, pairs: Mapping[str, ConfigPair]) -> tuple[dict[str, float], str]:
-        """The log ratios of a job, or why it failed."""
+        """Return the log ratios of a job, and the reason for its failure or an empty string."""
         names = list(pairs)
         self._random.shuffle(names)
         parts: list[TrialWorkerSpec] = []
@@ -250,7 +250,7 @@ class Confirmation:
 
 
 class _Tests:
-    """The two tests of a round, and what is measured beside them."""
+    """The two tests of a round, and the shares that are measured with them."""
 
     def __init__(
         self, names: Sequence[str], alone: Sequence[str], has_together: bool, alpha: float, looks: Sequence[int]
@@ -265,7 +265,7 @@ class _Tests:
 
     @property
     def open(self) -> list[str]:
-        """Names that are worth another build, the most important first."""
+        """Names of the pairs that are worth another build, the most important first."""
         shares = [name for name in self._shares if name not in self._dropped and self._is_open_share(name)]
         wanted = {*self._together.open, *shares, *self._alone.open}
         if all(len(ratios) > 1 and _share(ratios).low > 1 for ratios in self._shares.values()):
@@ -273,7 +273,7 @@ class _Tests:
         return [name for name in self._order if name in wanted]
 
     def _is_open_share(self, name: str) -> bool:
-        """Return True if it is unclear whether the technique adds something; False where all together gain nothing."""
+        """Return True if it is unclear whether the technique adds something; False if all together show no gain."""
         ratios = self._shares[name]
         if len(ratios) < LOOKS[0] or len(ratios) >= SHARE_BUILDS:
             return len(ratios) < LOOKS[0]
@@ -281,13 +281,13 @@ class _Tests:
         return not is_given_up and _share(ratios).low <= 1 <= _share(ratios).high
 
     def drop(self, name: str) -> None:
-        """Measure it no longer."""
+        """Stop measuring a pair."""
         self._dropped.add(name)
         for test in (self._together, self._alone):
             test.drop(name)
 
     def add(self, ratios: Mapping[str, float], builds: int) -> None:
-        """Take a build, and look where that is planned."""
+        """Add the log ratios of a build, and test after builds for which a look is planned."""
         for name in set(self.open) - set(ratios):
             self.drop(name)  # it failed
         for name, each in self._shares.items():
@@ -309,12 +309,12 @@ class _Tests:
 
 
 def seconds_of_build(pairs: int, screening: Screening) -> float:
-    """Return the seconds of a build with so many pairs of configs and A/A, before one has been measured."""
+    """Return the expected seconds of a build with this number of pairs and A/A, before one has been measured."""
     return _seconds_of_pair(screening) * (pairs + 1 + START_COST)
 
 
 def _seconds_of_pair(screening: Screening) -> float:
-    """By what a benchmark of the screening took, with what is the same for fewer pairs."""
+    """Estimate the seconds of a pair of configs in a build from the screening, including its fixed cost."""
     return max(2 * PAIRS * _window_seconds(screening) + 1.0, screening.longest * PAIRS / SCREENED_PAIRS / 2)
 
 
@@ -323,7 +323,7 @@ def _window_seconds(screening: Screening) -> float:
 
 
 def _share_of(name: str) -> str:
-    """Name of the comparison of all together with all but this technique; no technique has a name with a slash."""
+    """Return the name of the comparison of all together with all but this technique. No technique name has a slash."""
     return f"share/{name}"
 
 
@@ -332,7 +332,7 @@ def _share(log_ratios: Sequence[float]) -> Interval:
 
 
 def shown_name(name: str) -> str:
-    """The name of a comparison for people."""
+    """Return the name of a comparison as it is shown to users."""
     kind, _, technique = name.partition("/")
     return {"share": f"all together without {technique}", "all": "all together"}.get(kind, name) if technique else name
 

@@ -1,9 +1,9 @@
 """The course of a tune-up.
 
-look at the model  ->  the baseline trained with each seed  ->  each technique screened against the baseline
+inspect the model  ->  the baseline trained with each seed  ->  each technique screened against the baseline
   ->  those that look faster, together  ->  each other one beside them, each of them taken away
-  ->  the quality of what is left, without what spoils it  ->  what there was no time for until now
-  ->  what is to be recommended, and each technique that looks different, confirmed over builds
+  ->  the quality of the rest, without techniques that lower it  ->  techniques that there was no time for before
+  ->  the candidates together, and each technique that looks different, confirmed over builds
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,14 +34,14 @@ from paceline.tuneups.techniques import LOADERS_ENOUGH, Technique, loader_proces
 from paceline.tuneups.trainings import Trainings
 
 BASELINE_SHARE = 0.5
-"""Of the time that is left beside the confirmation, what training the baseline may take at the most."""
+"""Largest share of the time not reserved for the confirmation that training the baseline may take."""
 QUALITY_SHARE = 0.8
-"""Of the time that is left then, what is kept back for further trainings at the most."""
+"""Largest share of the time left after that which is reserved for further trainings."""
 CONFIRMATION_SHARE = 0.45
-"""Of the budget, what is kept back for builds in fresh processes."""
+"""Share of the budget that is reserved for builds in fresh processes."""
 MEMORY_SECONDS = 5 * PROCESS_SECONDS
-"""Kept back for the memory of the baseline and of what is recommended, and to predict that of the
-others; of a short budget at most `MEMORY_SHARE`."""
+"""Seconds reserved to measure the memory of the baseline and of the recommended config, and to predict that of the
+others; at most the share `MEMORY_SHARE` of the budget."""
 MEMORY_SHARE = 0.15
 NO_TIME_TO_CONFIRM = (
     "what looked faster in the screening is not recommended: there was no time to confirm it (tuneup.budget_seconds)"
@@ -50,27 +50,27 @@ NO_GAIN_CONFIRMED = "no gain was confirmed, and nothing is recommended"
 MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 PREDICTED = "memory with a ~ is predicted: there was no time to measure it"
 WORTHWHILE_BUILDS = 50
-"""What more builds than this would decide is too small, or too noisy, to be worth them."""
+"""Most further builds that are worth making. A difference that needs more is too small or too noisy."""
 FIRST_LOADERS = 2
 """More loader processes are screened only while half as many were worth it."""
 END_SECONDS, END_SHARE = 5.0, 0.03
-"""Kept back for the report, MLflow and the end of Ray: this part of the budget, at least so many seconds."""
+"""Time reserved for the report, MLflow and the end of Ray: a minimum in seconds, and a share of the budget."""
 
 
 class Watcher(Stages, Protocol):
-    """Gets the progress of a tune-up."""
+    """Receives the progress of a tune-up."""
 
     def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
-        """An earlier launch of it has been interrupted, and has spent so much of the budget."""
+        """Called if the tune-up resumes an interrupted launch, with the seconds of the budget already spent."""
 
     def techniques(self, techniques: Sequence[Technique]) -> None:
         """Called with all techniques: those that will be tried, and those that will not."""
 
     def screened(self, pair: ScreenedPair) -> None:
-        """A paired benchmark has been done."""
+        """Called after each paired benchmark."""
 
     def confirmed(self, build: int, confirmed: Confirmed) -> None:
-        """A build has been measured: what is known so far."""
+        """Called after each build, with the results so far."""
 
 
 class TuneupCourse:
@@ -80,7 +80,7 @@ class TuneupCourse:
         self, config: ExperimentConfig, bench: Bench, clock: Clock, watcher: Watcher, notes: Sequence[str] = ()
     ) -> None:
         """Args:
-        notes: what the findings are to say beside what is measured.
+        notes: notes to add to the findings.
         """
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
@@ -93,13 +93,13 @@ class TuneupCourse:
         self._memory_seconds = min(MEMORY_SECONDS, MEMORY_SHARE * clock.budget_seconds)
         self._end_seconds = max(END_SECONDS, END_SHARE * clock.budget_seconds)
         self._kept_back = CONFIRMATION_SHARE * clock.budget_seconds + self._memory_seconds + self._end_seconds
-        """Seconds for what comes after the trainings."""
+        """Seconds reserved for the stages after the trainings."""
 
     def run(self) -> Findings:
         """Measure, choose, and check.
 
         Raises:
-            BaselineFailed: the baseline itself cannot be trained.
+            BaselineFailed: the baseline itself cannot be built, trained or measured.
             RunFailed: the workers are gone.
         """
         facts = self._look()
@@ -140,7 +140,7 @@ class TuneupCourse:
         return TuneupFacts(**answer.values)
 
     def _diagnose(self) -> None:
-        """Split the time of the baseline's steps; the fixes are tried like any other technique."""
+        """Split the time of the baseline's steps. The fixes for its bottleneck are tried like any other technique."""
         self._watcher.stage("splitting the time of a step")
         self._splits.split_baseline(self._config)
         self._screening.seconds_per_sample = self._splits.seconds_per_sample
@@ -148,7 +148,7 @@ class TuneupCourse:
             self._note("step-not-split", f"the time of a step could not be split: {self._splits.problem}")
 
     def _train_baseline(self, facts: TuneupFacts) -> None:
-        """Before all else, so that it is known how much time the quality of the others will take."""
+        """Train the baseline first, so that the time that the quality of the others will take is known."""
         expected = self._training_seconds(facts)
         self._clock.reserved = self._kept_back
         if expected and len(self._trainings.seeds) * expected > BASELINE_SHARE * self._clock.left:
@@ -172,7 +172,7 @@ class TuneupCourse:
         self._reserve_trainings(1)
 
     def _reserve_trainings(self, configs: int) -> None:
-        """Keep time back for so many configs to be trained with each seed, and for what comes after."""
+        """Reserve time to train this number of configs with each seed, and for the later stages."""
         needed = configs * (self._trainings.seconds(self._config) or 0.0) * len(self._trainings.seeds)
         left = self._clock.left + self._clock.reserved
         self._clock.reserved = min(needed, QUALITY_SHARE * max(0.0, left - self._kept_back)) + self._kept_back
@@ -184,7 +184,7 @@ class TuneupCourse:
         return self._splits.seconds_per_sample * (samples or 0)
 
     def _measure_alone(self, techniques: Sequence[Technique]) -> list[Technique]:
-        """Screen each technique against the baseline; returns those that were worth it."""
+        """Screen each technique against the baseline, and return the techniques that were screened."""
         self._watcher.stage("screening each technique")
         self._clock.reserved = max(self._clock.reserved, self._kept_back)
         self._screening.fit_windows(len(techniques) + 1)
@@ -204,7 +204,7 @@ class TuneupCourse:
         return ScreenedPair(technique.name, self._config, technique.config(self._config))
 
     def _search_loaders(self, techniques: Sequence[Technique]) -> list[Technique]:
-        """Double the number of loader processes as long as that makes training faster; returns what was measured."""
+        """Double the number of loader processes while training becomes faster. Return the measured techniques."""
         found: list[Technique] = []
         speeds = {self._config.data.num_workers: 1.0}
         numbered = {number: each for each in techniques if (number := loader_processes(each)) is not None}
@@ -224,12 +224,12 @@ class TuneupCourse:
 
     @staticmethod
     def _is_worth_doubling(number: int, speeds: Mapping[int, float]) -> bool:
-        """Return True if the last doubling below so many loader processes made training faster, or none is known."""
+        """Return True if the last doubling below this number of loader processes was faster, or none is known."""
         known = [speeds[each] for each in sorted(speeds) if each < number]
         return len(known) < 2 or known[-1] * KNEE >= known[-2]
 
     def _screen_the_rest(self, techniques: Sequence[Technique]) -> None:
-        """Nothing looks faster until now: of the time for confirming it, what one technique needs is enough."""
+        """Screen further if nothing looks faster yet, and reserve only the time to confirm one technique."""
         builds = LOOKS[1] * seconds_of_build(1, self._screening)
         self._kept_back = min(self._kept_back, builds + self._memory_seconds + self._end_seconds)
         self._reserve_trainings(1)
@@ -241,7 +241,7 @@ class TuneupCourse:
             self._screen_the_rest(tried)
         gained = best_of_families(speedups(self._screened, tried))
         if (risky := sum(technique.computes == "differently" for technique in gained)) > 1:
-            self._reserve_trainings(risky + 1)  # if they spoil the model together, each is to be tried by itself
+            self._reserve_trainings(risky + 1)  # if they make the model worse together, each is tried alone
         self._combining = Combining(self._config, facts, self._screening, self._techniques, self._screened)
         chosen = self._combining.run(tried, gained)
         self._techniques = self._combining.techniques
@@ -255,8 +255,8 @@ class TuneupCourse:
     def _use_what_is_left(
         self, tried: Sequence[Technique], chosen: list[Technique], spoiling: set[str]
     ) -> list[Technique]:
-        """Measure what there was no time for: the trainings took less than was kept back, since what is recommended
-        trains faster. What computes the same may still join it."""
+        """Measure the techniques that there was no time for. The trainings took less than the reserved time, since the
+        recommended config trains faster. Techniques that keep the numerics may still be added to it."""
         self._watcher.stage("measuring what there was no time for")
         self._screening.run(
             [self._screened[technique.name] for technique in tried if not self._screened[technique.name].benchmarks],
@@ -290,15 +290,15 @@ class TuneupCourse:
             self._note("not-confirmed", f"all together are {seen}: {NO_GAIN_CONFIRMED}")
 
     def _split_recommended(self, chosen: Sequence[Technique]) -> None:
-        """Split the time of a step of the recommended config, if that leaves time to measure its memory and to predict
+        """Split the step time of the recommended config, if that leaves time to measure its memory and to predict
         that of the others."""
         self._clock.reserved = self._end_seconds + 3 * self._peaks.process_seconds
         if chosen:
             self._splits.split_recommended(together(self._config, chosen)[0])
 
     def _measure_memory(self, techniques: Sequence[Technique], chosen: Sequence[Technique]) -> None:
-        """In fresh processes, what is recommended first; then each technique, as long as there is time. All of them are
-        predicted together before, which takes little more than to measure one."""
+        """Measure memory in fresh processes: the baseline, the recommended config, then each technique while there is
+        time. The techniques are all predicted first, which takes little longer than measuring one."""
         self._clock.reserved = self._end_seconds
         self._watcher.stage("measuring the memory")
         self._peaks.measure(BASELINE, self._config)
@@ -339,7 +339,7 @@ class TuneupCourse:
         )
 
     def _undecided_text(self, results: Sequence[TechniqueResult]) -> str:
-        """Return the note about techniques for which there were too few builds."""
+        """Return the note about techniques that had too few builds."""
         builds = max(map(_builds_to_come, results))
         seconds = builds * self._confirmation.seconds_of(len(results))
         names = ", ".join(each.name for each in results)
@@ -367,5 +367,5 @@ class TuneupCourse:
 
 
 def _builds_to_come(result: TechniqueResult) -> int:
-    """Return how many more builds are likely to decide it; 0 where it is decided."""
+    """Return the number of further builds that are likely to decide it; 0 if it is decided or too small."""
     return 0 if result.builds_needed is None else result.builds_needed - result.builds

@@ -1,4 +1,4 @@
-"""Explanations in a sentence: why each technique is in the recommended config, or is not."""
+"""Explanations in one sentence: the reason why each technique is recommended or not."""
 
 from textwrap import shorten
 
@@ -16,22 +16,22 @@ from paceline.tuneups.texts import (
 )
 
 FIX = "fix-"
-"""What the names of techniques begin with that do not tell what they set."""
+"""Prefix of technique names that do not say which fields the technique sets."""
 FAILED = "it cannot be run"
-"""What the reason of a technique begins with that was tried, and failed."""
+"""Prefix of the reason of a technique that was tried and failed."""
 REASON_WIDTH = 200
-"""Characters of a reason in a table."""
+"""Most characters of a reason in a table."""
 
 
 def explanation(technique: TechniqueResult, findings: Findings) -> str:
-    """The result of a technique: why it is recommended, or why it is not, and the warnings when it was built."""
+    """Return the reason why a technique is recommended or not, and the warnings raised while it was built."""
     sets = [f"it sets {overrides_text(technique.overrides)}"] if technique.name.startswith(FIX) else []
     return "; ".join([_came_of(technique, findings), *sets, *technique.warnings])
 
 
 def _came_of(technique: TechniqueResult, findings: Findings) -> str:
     if technique.verdict == "not applicable":
-        # an exception may say a lot; `findings.json` has all of it
+        # an exception may be long; `findings.json` has its whole text
         reason = shorten(technique.reason, REASON_WIDTH, placeholder=" ...")
         return reason if reason.startswith(FAILED) else f"not tried: {reason}"
     if technique.is_recommended:
@@ -48,7 +48,7 @@ def _came_of(technique: TechniqueResult, findings: Findings) -> str:
 
 
 def _without_verdict(technique: TechniqueResult) -> str:
-    """Return why there is neither a gain nor a regression."""
+    """Return the reason for a verdict of neither gain nor regression."""
     if technique.is_unconfirmed:
         return NOT_CONFIRMED
     if not technique.is_open:
@@ -58,7 +58,7 @@ def _without_verdict(technique: TechniqueResult) -> str:
 
 
 def shown_techniques(findings: Findings) -> list[TechniqueResult]:
-    """The techniques in the order to read them: what is recommended, what was tried, by speed, and the rest."""
+    """Return the techniques in reading order: recommended ones, tried ones by speed, and the rest."""
     return sorted(
         findings.techniques,
         key=lambda technique: (not technique.is_recommended, technique.speedup is None, -(technique.speedup or 0.0)),
@@ -66,12 +66,12 @@ def shown_techniques(findings: Findings) -> list[TechniqueResult]:
 
 
 def rows_of(findings: Findings) -> list[tuple[str, ...]]:
-    """A row for each technique, under `texts.HEADING`."""
+    """Return a row for each technique, under `texts.HEADING`."""
     return [(*technique_cells(technique), explanation(technique, findings)) for technique in shown_techniques(findings)]
 
 
 def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
-    """The techniques that were tried and are not recommended, by the result."""
+    """Return the names of the techniques that were tried and are not recommended, grouped by result."""
     left = [technique for technique in findings.techniques if not technique.is_recommended]
     worse = [technique.name for technique in left if technique.quality.verdict == "worse"]
     rest = [technique for technique in left if technique.name not in worse]
@@ -94,7 +94,7 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
 
 
 def beside_text(beside: Beside) -> str:
-    """Such as `1.33x (1.30-1.34) beside cache-memory + batch-x8`."""
+    """Return a text such as `1.33x (1.30-1.34) beside cache-memory + batch-x8`."""
     where = f"beside {' + '.join(beside.others)}" if beside.others else ""
     if beside.question == "instead":
         where = f"in place of the other of its kind {where}".rstrip()
@@ -117,7 +117,7 @@ def _gains_alone(technique: TechniqueResult, findings: Findings, met: Beside | N
 
 
 def _but(technique: TechniqueResult, findings: Findings, met: Beside | None) -> str:
-    """Return why a gain is not recommended among the others."""
+    """Return the reason why a gain is not among the recommended techniques."""
     if met is not None and met.question == "needed" and met.seen != "faster":
         return f", but not needed any more: {beside_text(met)}"
     rival = next(
@@ -131,7 +131,7 @@ def _but(technique: TechniqueResult, findings: Findings, met: Beside | None) -> 
 
 
 def _met(technique: TechniqueResult, findings: Findings) -> Beside | None:
-    """The last time that it was tried beside others."""
+    """Return the latest result of the technique beside others; None if it was not tried."""
     return next((each for each in reversed(findings.beside) if each.name == technique.name), None)
 
 

@@ -9,33 +9,33 @@ LOOK = "paceline.tuneups.job_execution:look"
 
 @dataclass(frozen=True)
 class TuneupFacts:
-    """Found by the workers that are going to train."""
+    """Facts found by the workers that will train."""
 
     device_type: str
     """`cpu` or `cuda`."""
     world_size: int
     cores: int
-    """Threads of a worker."""
+    """Number of threads of a worker."""
     parameters: int
     has_convolutions: bool
-    """Whether there are weights of four dimensions, whose layout can be chosen."""
+    """True if the model has weights of four dimensions, whose memory layout can be chosen."""
     redundant_biases: int
-    """Biases of convolutions that go into batch normalisation alone."""
+    """Number of biases of convolutions whose output is used only by batch normalisation."""
     blocks: int
-    """Repeated parts of the model, which can be checkpointed or compiled one by one."""
+    """Number of repeated parts of the model, which can be checkpointed or compiled one by one."""
     is_sliced: bool
-    """Whether the data set gives whole batches out of memory."""
+    """True if the data set returns whole batches from memory."""
     train_samples: int
     validation_samples: int
     normalises_batches: bool = False
-    """Whether what the model computes for a sample depends on the others of its micro batch."""
+    """True if the model's output for a sample depends on the other samples of its micro batch."""
     device: str = ""
     """Name of the GPU, or of the processor."""
     device_memory_bytes: int = 0
-    """Of a GPU; 0 on CPU."""
+    """Memory of the GPU, in bytes; 0 on CPU."""
     usable_cores: int = 0
-    """Cores that a worker may use, whatever number of threads it has."""
+    """Number of cores that a worker may use, regardless of its number of threads."""
     software: str = ""
-    """Versions of what the speed depends on."""
+    """Versions of the software that the speed depends on."""
     code: Mapping[str, str] = field(default_factory=dict)
     """Digests of the user code by name, see `own_digests`."""

@@ -15,23 +15,23 @@ from paceline.errors import RunFailed
 
 
 def _ends(given: Any) -> Any:
-    """Read null, which JSON has in place of an infinite end."""
+    """Replace null, which JSON has in place of an infinite end, by infinity."""
     if isinstance(given, list | tuple) and len(given) == 2:
         return (-inf if given[0] is None else given[0], inf if given[1] is None else given[1])
     return given
 
 
 Ends = Annotated[tuple[float, float], BeforeValidator(_ends)]
-"""Ends of an interval; infinite where it has none."""
+"""Ends of an interval; infinite on an unbounded side."""
 Verdict = Literal["gain", "no gain", "regression", "not applicable"]
 SEEN = 0.02
-"""A difference of speed in the screening that is reported, as a part of 1."""
+"""Smallest difference of speed in the screening that is reported, as a fraction."""
 SURELY_COUNTS = 0.05
-"""A difference of speed that counts, as a part of 1, on whatever machine."""
+"""Difference of speed that counts on any machine, as a fraction."""
 
 
 class BaselineFailed(RunFailed):
-    """The config as it is cannot be built, trained or measured, so that there is nothing to compare with."""
+    """The config as it is cannot be built, trained or measured, so that the comparison has no reference."""
 
     def __init__(self, message: str, doing: str = "") -> None:
         """Args:
@@ -57,23 +57,23 @@ class Quality:
     """Quality of the trained model compared with the baseline's."""
 
     verdict: Literal["same", "equivalent", "better", "worse", "undecided", "not measured"]
-    """`same`: by how the technique works. `equivalent`: an equivalence test over the seeds says so."""
+    """`same`: the technique keeps the numerics by design. `equivalent`: shown by an equivalence test over the seeds."""
     metric: str = ""
     difference: float | None = None
-    """Of the technique's mean from the baseline's, in the metric's unit; positive is better."""
+    """Difference of the technique's mean from the baseline's, in the metric's unit; positive is better."""
     interval: Ends | None = None
-    """Of the difference: its ends are the bounds of the two one-sided tests."""
+    """Interval of the difference. Its ends are the bounds of the two one-sided tests."""
     seeds: int = 0
     is_not_inferior: Annotated[bool, Field(alias="not_inferior")] = False
-    """Shown to be worse by less than the margin, or not at all."""
+    """True if shown to be worse by less than the margin, or not at all."""
     margin: float | None = None
-    """What counts as equal, in the metric's unit; None where nothing was compared."""
+    """Largest difference that counts as equal, in the metric's unit; None if nothing was compared."""
     is_margin_relative: Annotated[bool, Field(alias="margin_is_relative")] = False
-    """Whether the margin follows from the baseline's value, since the config sets none."""
+    """True if the margin is a share of the baseline's value because the config sets none."""
     seeds_needed: int | None = None
-    """How many seeds are likely to decide what is undecided."""
+    """Number of seeds that are likely to decide an undecided comparison."""
     mode: Direction = "max"
-    """Whether the metric is better when it is large or small."""
+    """Direction of improvement: `max` if a large metric is better, `min` if a small one is."""
 
     @property
     def is_fine(self) -> bool:
@@ -82,7 +82,7 @@ class Quality:
 
     @property
     def change(self) -> tuple[float, float, float] | None:
-        """The difference and the ends of its interval as the metric itself goes: a loss that falls is negative."""
+        """Difference and ends of its interval with the sign of the metric itself: negative for a loss that falls."""
         if self.difference is None or self.interval is None:
             return None
         low, high = self.interval
@@ -91,44 +91,44 @@ class Quality:
 
 @dataclass(frozen=True)
 class TechniqueResult:
-    """A technique, and the result."""
+    """Result of a technique."""
 
     name: str
     overrides: Mapping[str, Any]
     verdict: Verdict
     reason: str
-    """Why it is not applicable, or what it does and the `warnings`."""
+    """Reason why it is not applicable; otherwise its effect, and the `warnings`."""
     family: str = ""
     speedup: float | None = None
-    """Samples per second with it, over those without."""
+    """Samples per second with it, divided by those without it."""
     speedup_interval: Ends | None = None
-    """Holds at all looks at the builds. With `builds` 0 it is that of one build, on which nothing is claimed."""
+    """Interval of the speedup, valid at all looks. With `builds` 0, it is from one build, and proves nothing."""
     pairs: int = 0
-    """Pairs of windows in the screening."""
+    """Number of pairs of windows in the screening."""
     builds: int = 0
-    """Builds that it was confirmed over; 0: it was screened alone."""
+    """Number of builds that it was confirmed over; 0 if it was only screened."""
     in_turn: bool = False
-    """Whether it and the baseline were on the device one after the other, since it does not hold both."""
+    """True if it and the baseline were on the device one after the other, since the device does not hold both."""
     builds_needed: int | None = None
-    """How many builds are likely to decide it; None where it is decided, or where the difference is too small."""
+    """Number of builds that are likely to decide it; None if it is decided, or if the difference is too small."""
     share: float | None = None
-    """How many times as fast all that is recommended is, as it would be without this technique."""
+    """Speed of the recommended config, divided by its speed without this technique."""
     share_interval: Ends | None = None
-    """Its interval over builds, 95 % without a correction."""
+    """95 % interval of `share` over builds, not corrected for multiple comparisons."""
     peak_memory_ratio: float | None = None
     """Its peak memory over the baseline's."""
     peak_memory_bytes: int | None = None
-    """Of one worker's share, in a fresh process."""
+    """Peak memory of one worker in bytes, measured in a fresh process."""
     predicted_peak_memory_bytes: int | None = None
-    """What was predicted for it; see `plan`."""
+    """Predicted peak memory in bytes; see `plan`."""
     predicted_memory_ratio: float | None = None
-    """The same over what was predicted for the baseline."""
+    """Predicted peak memory, divided by that predicted for the baseline."""
     quality: Quality = Quality("not measured")
     is_recommended: Annotated[bool, Field(alias="recommended")] = False
     warnings: tuple[str, ...] = ()
-    """Warnings when it was built that the baseline does not have: that it could not be applied."""
+    """Warnings raised while it was built that the baseline does not raise, such as that it could not be applied."""
     build_seconds: float | None = None
-    """How long a training with it takes to be ready for its first step, compiling included."""
+    """Seconds until a training with it is ready for its first step, including compilation."""
 
     @property
     def memory_ratio(self) -> float | None:
@@ -142,13 +142,13 @@ class TechniqueResult:
 
     @property
     def gains_unmeasured(self) -> bool:
-        """True if it is faster, and nobody knows what the model comes out like."""
+        """True if it is faster, and the quality of the trained model was not measured."""
         return self.verdict == "gain" and self.quality.verdict == "not measured"
 
     @property
     def is_open(self) -> bool:
-        """True if `no gain` says that nothing was shown, rather than that there is no difference: there may be one that
-        counts."""
+        """True if `no gain` means that nothing was shown, not that both are equally fast: the difference may still be
+        large enough to count."""
         if self.verdict != "no gain" or self.speedup_interval is None:
             return False
         low, high = self.speedup_interval
@@ -156,20 +156,20 @@ class TechniqueResult:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """True if a difference was seen in the screening, which no builds were made for."""
+        """True if the screening saw a difference, and no builds were made to confirm it."""
         is_different = self.speedup is not None and not 1 / (1 + SEEN) <= self.speedup <= 1 + SEEN
         return self.verdict == "no gain" and not self.builds and is_different
 
 
 Question = Literal["helps", "instead", "needed"]
-"""What a technique beside others was asked: whether it `helps` them, is faster than another of its family `instead`, or
-is still `needed` among them."""
+"""Question about a technique beside others: does it make them faster (`helps`), is it faster in place of another one of
+its family (`instead`), or is it still `needed` among them?"""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A technique together with others, against these others alone; or, `instead`, with the one of its family. Seen in
-    one build, to choose what to confirm."""
+    """A technique together with others, compared with these others alone; for `instead`, compared with the others and
+    the technique that it replaces. Measured in one build, to choose the techniques to confirm."""
 
     name: str
     others: tuple[str, ...]
@@ -179,38 +179,38 @@ class Beside:
     speedup_interval: Ends | None = None
     pairs: int = 0
     reason: str = ""
-    """Why it was not measured; empty when it was."""
+    """Reason why it was not measured; empty if it was."""
 
     def is_about(self, other: "Beside") -> bool:
-        """Return True if both were asked the same."""
+        """Return True if both answer the same question."""
         return (self.name, self.others, self.question) == (other.name, other.others, other.question)
 
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a tune-up has found out."""
+    """Results of a tune-up."""
 
     techniques: tuple[TechniqueResult, ...]
     noise: float | None
-    """Standard deviation of the baseline's speed over its own between builds, as a part of 1; None where too few were
-    made."""
+    """Standard deviation between builds of the baseline's speed over its own, as a fraction; None if there were too few
+    builds."""
     recommended: Mapping[str, Any]
-    """The changes of the config that are recommended, by dotted key; empty: none."""
+    """Recommended changes of the config, by dotted key; empty if nothing is recommended."""
     speedup: float | None = None
-    """Of all recommended changes together."""
+    """Speedup of all recommended changes together."""
     speedup_interval: Ends | None = None
-    """Over builds; holds at all looks at them."""
+    """Interval of the speedup over builds, valid at all looks."""
     builds: int = 0
-    """Builds that all recommended changes together were confirmed over."""
+    """Number of builds that all recommended changes together were confirmed over."""
     quality: Quality = Quality("same")
-    """Of all recommended changes together."""
+    """Quality with all recommended changes together."""
     peak_memory_ratio: float | None = None
     split: Mapping[str, float] = field(default_factory=dict)
-    """Share of a step's time by what it goes into, of the baseline."""
+    """Share of the baseline's step time by part of the step."""
     recommended_split: Mapping[str, float] = field(default_factory=dict)
-    """The same of the recommended config; empty where there was no time for it."""
+    """Share of the recommended config's step time by part of the step; empty if there was no time to measure it."""
     bottleneck: str = ""
     beside: tuple[Beside, ...] = ()
-    """Each technique that was tried beside others, in the order of the trials."""
+    """Results of each technique that was tried beside others, in the order of the trials."""
     notes: tuple[str, ...] = ()
-    """Notes for the reader: measurements that there was no time for, and those that failed."""
+    """Notes for the reader, such as measurements that failed, or that there was no time for."""

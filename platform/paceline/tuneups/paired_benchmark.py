@@ -1,12 +1,12 @@
-"""Two configs against each other in one process: pairs of windows, each made of many short turns.
+"""Benchmark of two configs against each other in one process: pairs of windows, each made of many short turns.
 
-What slows a machine down for a while slows both sides of a pair, the more alike the more finely they alternate, so
-that the ratio of the two says what a comparison of two separate runs would not.
+A temporary slowdown of the machine slows both sides of a pair. The more finely they alternate, the more equally it does
+so. The ratio of the two is therefore more precise than a comparison of two separate runs.
 
-What decides is not how long a window is, but how finely the two alternate. `tests/support/tuneup/step_times.json` has
+The length of a window matters less than how finely the two alternate. `tests/support/tuneup/step_times.json` has
 step times of a small CNN on two cores, alone and beside one and two neighbours that load a core in bursts of about a
 second. In one piece, a longer window catches more of a burst, and so does not help. In turns of 30 ms, the bursts fall
-on both sides alike. Of 1,000 replays of 40 pairs with a planted 5 % difference, so many were seen for what they are:
+on both sides alike. Of 1,000 replays of 40 pairs with a planted 5 % difference, this share was detected:
 
     window of each side     one piece of 1 s   turns of 1 s in all
     quiet                         70 %               100 %
@@ -27,11 +27,10 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.trial_steps import release
 
 TURN_SECONDS = 0.03
-"""Baseline and technique change places after about so long, and after one step at least; the order of each two is
-random."""
+"""Seconds of a turn, which has at least one step. The order of the two sides is random in each pair of turns."""
 AHEAD = 4
-"""A turn has at least so many times the steps that loader processes have ready at its beginning, for these not to
-matter."""
+"""A turn has at least this many times the steps that loader processes have prefetched at its start, so that these do
+not matter."""
 
 
 class Pair(NamedTuple):
@@ -46,16 +45,16 @@ class BenchmarkRules:
     """Rules for the length of a paired benchmark."""
 
     window_seconds: float = 0.5
-    """How long a window of each side takes, in turns; at least one."""
+    """Seconds of a window of each side, summed over its turns; a window has at least one turn."""
     min_pairs: int = 3
     max_pairs: int = 6
     seconds: float = 60.0
-    """After so much time no further pair begins, but for the first `min_pairs`."""
+    """Seconds after which no further pair begins, except for the first `min_pairs`."""
     seed: int = 0
     is_technique_first: bool = False
-    """Whether the technique is built before the baseline: which one is may decide where its memory lies."""
+    """True if the technique is built before the baseline. The order may affect where their memory lies."""
     in_turn: bool = False
-    """Whether only one of the two is built at a time, all windows of one before those of the other."""
+    """True if only one of the two exists at a time, with all windows of one before those of the other."""
 
 
 @dataclass
@@ -64,47 +63,47 @@ class BenchmarkResult:
 
     pairs: list[Pair] = field(default_factory=list)
     steps: tuple[int, int] = (0, 0)
-    """Optimizer steps of a turn, of the baseline and of the technique."""
+    """Optimizer steps per turn of the baseline and of the technique."""
     warnings: list[str] = field(default_factory=list)
-    """Warnings when the technique was built."""
+    """Warnings raised while the technique was built."""
     build_seconds: float = 0.0
-    """How long the technique took to be ready for its first step, compiling included."""
+    """Seconds until the technique was ready for its first step, including compilation."""
 
 
 class Side:
-    """One of the two, and its part of the pair that is being measured."""
+    """One of the two configs, and its part of the current pair."""
 
     def __init__(self, stepper: Stepper) -> None:
         self.stepper = stepper
         self.step_seconds = stepper.calibrate()
         self.steps = max(1, AHEAD * stepper.ahead, round(TURN_SECONDS / self.step_seconds))
-        """Optimizer steps of a turn."""
+        """Optimizer steps per turn."""
         self.samples, self.seconds = 0, 0.0
 
     @property
     def turn_seconds(self) -> float:
-        """About how long a turn takes."""
+        """Expected seconds of a turn."""
         return self.steps * self.step_seconds
 
     def take_turn(self) -> None:
-        """Some steps, which count."""
+        """Run and measure the steps of one turn."""
         self.stepper.catch_up()
         window = self.stepper.run(self.steps)
         self.samples += window.samples
         self.seconds += window.seconds
 
     def end_window(self) -> float:
-        """Seconds per sample of all turns since the last call."""
+        """Return the seconds per sample of all turns since the last call."""
         seconds_per_sample = self.seconds / self.samples
         self.samples, self.seconds = 0, 0.0
         return seconds_per_sample
 
 
 def fewest_steps(ahead: int, pairs: int) -> int:
-    """Steps of a side in so many pairs of windows of one short turn, those included that do not count.
+    """Return the steps of a side in this number of pairs of windows of one short turn, including uncounted steps.
 
     Args:
-        ahead: steps that its loader processes have ready.
+        ahead: steps that its loader processes have prefetched.
     """
     return pairs * max(1, (AHEAD + 1) * ahead)
 
@@ -122,7 +121,7 @@ def paired_benchmark(
 
 
 def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ranks: DistContext) -> BenchmarkResult:
-    """The pairs of two trainers that take turns. Every rank must call it."""
+    """Measure two trainers that take turns. Every rank must call it."""
     result = BenchmarkResult(warnings=technique.warnings, build_seconds=technique.build_seconds)
     sides = Side(baseline), Side(technique)
     result.steps = sides[0].steps, sides[1].steps
@@ -141,8 +140,8 @@ def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ra
 def _in_turn(
     baseline: ExperimentConfig, technique: ExperimentConfig, rules: BenchmarkRules, ranks: DistContext
 ) -> BenchmarkResult:
-    """Benchmark two trainers that the device does not hold together. The two sides of a pair do not share a slowdown of
-    the machine then; several builds average over it."""
+    """Benchmark two trainers that the device cannot hold together. The two sides of a pair then do not share a slowdown
+    of the machine; several builds average over it."""
     release(ranks.device)
     result = BenchmarkResult()
     found: dict[bool, list[float]] = {}
@@ -160,7 +159,7 @@ def _in_turn(
 def _windows_of(
     config: ExperimentConfig, rules: BenchmarkRules, ranks: DistContext, count: int | None
 ) -> tuple[list[float], tuple[list[str], float]]:
-    """Seconds per sample of each window of a trainer that is alone; and its warnings, and what building it took."""
+    """Return the seconds per sample of each window of a trainer that runs alone, its warnings and build seconds."""
     windows: list[float] = []
     half = replace(rules, seconds=rules.seconds / 2)
     with closing(Stepper(config, ranks)) as stepper:

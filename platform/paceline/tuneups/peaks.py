@@ -12,41 +12,42 @@ from paceline.tuneups.techniques import Technique
 
 MEMORY, PREDICT = "paceline.tuneups.job_execution:memory", "paceline.tuneups.job_execution:predict"
 PROCESS_SECONDS = 6.0
-"""What it is taken to last to measure or predict the memory of one config, before it has been seen."""
+"""Assumed seconds to measure or predict the memory of one config, before one has been measured."""
 HOPE = 0.75
-"""The share of the time seen before for which another config is measured: it may be quicker, and ends with the time."""
+"""Least time left to measure another config, as a share of `process_seconds`: it may be faster than the others."""
 PREDICTION_SHARE = 0.25
-"""Of the time, what predicting the memory of all techniques may take."""
+"""Share of the time left that predicting the memory of all techniques may take."""
 PREDICTED_OOM = "predicted_oom"
-"""What the reason of a technique begins with that is predicted not to fit."""
+"""Prefix of the reason of a technique that is predicted not to fit."""
 BASELINE = ""
-"""The name that the baseline's memory goes by."""
+"""Name of the baseline in `measured` and `predicted`."""
 
 
 class Peaks:
-    """The peaks of one tune-up, by the name of the technique; `BASELINE` is the config as it is."""
+    """Memory peaks of one tune-up, by the name of the technique; `BASELINE` is the config as it is."""
 
     def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
         self._bench, self._clock, self._config = bench, clock, config
         self.process_seconds = PROCESS_SECONDS
-        """What measuring one config takes at the most, as far as has been seen."""
+        """Longest seconds to measure one config so far, at least `PROCESS_SECONDS`."""
         self.measured: dict[str, int] = {}
-        """Bytes."""
+        """Measured peak in bytes, by name."""
         self.predicted: dict[str, int] = {}
-        """Bytes."""
+        """Predicted peak in bytes, by name."""
         self._known: dict[str, int] = {}
-        """What was measured, by the config."""
+        """Measured peak in bytes, by the JSON text of the config."""
         self.problem = ""
-        """Why nothing could be predicted; empty when it could, or was not tried."""
+        """Reason why nothing could be predicted; empty if the prediction succeeded, or was not tried."""
 
     def without_too_large(
         self, techniques: Sequence[Technique], memory: DeviceMemory, device_memory_bytes: int
     ) -> list[Technique]:
-        """The techniques, those that are predicted not to fit into the device with that as the reason.
+        """Return the techniques, with a reason set on those that are predicted not to fit into the device's memory.
 
         Args:
-            memory: gets the predictions.
-            device_memory_bytes: of the workers' device, where `tuneup.device_memory_gib` is not set; 0: not known.
+            memory: receives the predictions.
+            device_memory_bytes: memory of the workers' device, used if `tuneup.device_memory_gib` is not set; 0 if not
+                known.
         """
         from paceline.memory.plan import cannot_fit
 
@@ -71,7 +72,7 @@ class Peaks:
         """Predict the baseline's memory and that of the techniques, in one process that trains nothing.
 
         Args:
-            share: of the time that is left, what it may take; nothing is known of any if that is too little.
+            share: share of the time left that it may take. If that is too short, nothing is predicted.
         """
         if not self._clock.has(self.process_seconds):
             return
@@ -85,7 +86,7 @@ class Peaks:
             self.predicted |= {name: size for name, size in told if size is not None}
 
     def measure(self, name: str, config: ExperimentConfig) -> None:
-        """Measure what a config takes, where there is time for that; what the same config took is known."""
+        """Measure the peak memory of a config, if there is time. The result for the same config is reused."""
         text = config.model_dump_json()
         if text in self._known:
             self.measured[name] = self._known[text]
@@ -99,11 +100,11 @@ class Peaks:
             self.measured[name] = self._known[text] = int(answer.values["bytes"])
 
     def ratio(self, name: str) -> float | None:
-        """The measured peak over the baseline's."""
+        """Return the measured peak, divided by the baseline's; None if either is missing."""
         return _ratio(self.measured, name)
 
     def predicted_ratio(self, name: str) -> float | None:
-        """The predicted peak over what is predicted for the baseline."""
+        """Return the predicted peak, divided by the baseline's; None if either is missing."""
         return _ratio(self.predicted, name)
 
 

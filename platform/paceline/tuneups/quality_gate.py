@@ -1,4 +1,4 @@
-"""Quality gate: what is recommended trains as well as the baseline; what makes the model worse is taken away."""
+"""Quality gate: the recommended config trains as well as the baseline; techniques that make it worse are removed."""
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
@@ -14,19 +14,19 @@ from paceline.tuneups.techniques import Technique
 from paceline.tuneups.trainings import Trainings
 
 FEWEST_SEEDS = 2
-"""Trainings without which nothing can be said of the quality."""
+"""Fewest trainings of each config for a verdict on quality."""
 RELATIVE_MARGINS: Mapping[Direction, float] = {"max": 0.01, "min": 0.05}
-"""What counts as equal where the config sets no margin, as a part of the baseline's mean: of an accuracy and the like,
-and of a loss, which differs by percents from seed to seed."""
+"""Margin if the config sets none, as a share of the baseline's mean: for a metric such as accuracy (`max`), and for a
+loss (`min`), which differs by percents from seed to seed."""
 GATE_ERROR = 0.05
-"""The chance that a config which is worse by the margin passes, in all comparisons of a tune-up together. Each spends
-half of what is left, several at a time the same part."""
+"""Probability that a config that is worse by the margin passes, over all comparisons of a tune-up. Each comparison
+spends half of the rest; several at a time spend equal parts."""
 CLAIM_ERROR = 0.005
-"""The chance that a technique which is as good gets the verdict `regression` for its quality, spent likewise."""
+"""Probability that a technique that is as good as the baseline gets the verdict `worse`, spent in the same way."""
 
 
 class QualityGate:
-    """Compares the quality of configs with the baseline's, each of them once."""
+    """Compares the quality of each config with the baseline's, once per config."""
 
     def __init__(
         self,
@@ -35,24 +35,24 @@ class QualityGate:
         techniques: Sequence[Technique],
         screened: Mapping[str, ScreenedPair],
     ) -> None:
-        """Begin with nothing compared.
+        """Create a gate that has not compared anything yet.
 
         Args:
-            trainings: with those of the baseline.
-            techniques: all.
-            screened: the screening of each technique against the baseline, by its name.
+            trainings: trainings, including those of the baseline.
+            techniques: all techniques.
+            screened: screening of each technique against the baseline, by its name.
         """
         self._config, self._trainings, self._techniques, self._screened = config, trainings, techniques, screened
         self._section = config.tuneup or TuneupConfig()
         self._known: dict[str, Quality] = {}
         self._left = 1.0
-        """Of the errors, the part that is not spent."""
+        """Share of `GATE_ERROR` and `CLAIM_ERROR` that is not spent yet."""
         self.qualities: dict[str, Quality] = {}
-        """By the name of the technique, as far as they were trained."""
+        """Quality by the name of the technique, for those that were trained."""
         self.notes: list[str] = []
 
     def admit(self, chosen: list[Technique]) -> tuple[list[Technique], Quality]:
-        """Take away what makes the model worse, until it comes out as well as the baseline's."""
+        """Return the techniques without those that make the model worse, and the quality of the rest."""
         while any(technique.computes == "differently" for technique in chosen):
             quality = self.quality_of(chosen)
             if quality.is_fine:
@@ -64,10 +64,10 @@ class QualityGate:
         return chosen, Quality("same")
 
     def quality_of(self, techniques: Sequence[Technique], shared_by: int = 1) -> Quality:
-        """The quality of techniques together, trained for that where there is time.
+        """Return the quality of techniques together, training them if there is time.
 
         Args:
-            shared_by: how many comparisons share what one may spend.
+            shared_by: number of comparisons, including this one, that spend equal parts of the errors.
         """
         if all(technique.computes == "same" for technique in techniques):
             return Quality("same")
@@ -87,7 +87,7 @@ class QualityGate:
         return quality
 
     def _compared(self, config: ExperimentConfig, shared_by: int) -> Quality:
-        """Over the seeds that both have."""
+        """Compare the quality over the seeds that both have."""
         first, second = self._trainings.values(self._config), self._trainings.values(config)
         count = min(len(first), len(second))
         if count < FEWEST_SEEDS:
@@ -103,7 +103,7 @@ class QualityGate:
             first[:count], second[:count], margin, mode, error=share * GATE_ERROR, claim_error=share * CLAIM_ERROR
         )
         difference, low, high = found.difference
-        if mode == "min":  # of a loss, less is better
+        if mode == "min":  # a lower loss is better
             difference, low, high = -difference, -high, -low
         return Quality(
             verdict=found.verdict,
@@ -119,14 +119,14 @@ class QualityGate:
         )
 
     def _spend(self, shared_by: int) -> float:
-        """The part of the errors that the next comparison may spend."""
+        """Return the share of the errors that the next comparison may spend, and mark it as spent."""
         share = self._left / (1 + shared_by)
         self._left -= share
         return share
 
     def _without_the_worst(self, chosen: list[Technique]) -> list[Technique]:
-        """Without the technique that spoils the quality; in its place a smaller batch, or what it had left no room
-        for."""
+        """Remove the technique with the worst quality. Put in its place a smaller batch, or techniques that it
+        excluded."""
         risky = [technique for technique in chosen if technique.computes == "differently"]
         for number, technique in enumerate(risky):
             alone = [technique] if len(risky) > 1 else chosen
@@ -140,7 +140,7 @@ class QualityGate:
         return together(self._config, [*rest, *self._kept_out_by(worst, chosen)])[1]
 
     def _kept_out_by(self, worst: Technique, chosen: Sequence[Technique]) -> list[Technique]:
-        """Return techniques that gain and are not known to be worse, and that set a field of the one left out; the best
+        """Return techniques that gain, are not known to be worse, and set a field of the removed technique; the best
         first."""
         families = {technique.family for technique in chosen}
         free = [
@@ -163,6 +163,6 @@ class QualityGate:
 
 
 def _difference(quality: Quality) -> float:
-    """Return the improvement; minus infinity where the training has diverged."""
+    """Return the improvement; minus infinity if the training has diverged."""
     difference = quality.difference or 0.0
     return difference if isfinite(difference) else -inf

@@ -15,7 +15,7 @@ from paceline.tuneups.techniques import Technique
 
 
 class Recommendation:
-    """The techniques of one tune-up that are recommended, and what was confirmed on the way."""
+    """Recommended techniques of one tune-up, and all comparisons made to confirm them."""
 
     def __init__(
         self,
@@ -24,29 +24,29 @@ class Recommendation:
         screened: Mapping[str, ScreenedPair],
         gate: QualityGate,
     ) -> None:
-        """Begin with nothing.
+        """Create an empty recommendation.
 
         Args:
             config: the baseline.
-            screened: the screening of each technique by its name, and of A/A.
+            screened: screening of each technique by its name, and of A/A.
         """
         self._config, self._confirmation, self._screened, self._gate = config, confirmation, screened, gate
         self._alphas = list(RECOMMENDATION_ALPHAS)
         self.chosen: list[Technique] = []
         self.quality = Quality("same")
         self.together: Comparison | None = None
-        """What is recommended against the baseline; with nothing recommended, what was tried last."""
+        """Comparison of the recommended config with the baseline; without one, that of the last tried combination."""
         self.techniques: dict[str, Comparison] = {}
-        """Of each technique alone, by name, as far as builds were made for it."""
+        """Comparison of each technique alone, by name, for those that builds were made for."""
         self.shares: Mapping[str, Interval] = {}
-        """What each of those recommended adds to the others."""
+        """Speedup that each recommended technique adds to the others, by name."""
 
     def confirm(self, candidates: list[Technique], quality: Quality, techniques: Sequence[Technique]) -> None:
         """Confirm techniques together, and each that looked different in the screening alone.
 
         Args:
-            quality: that of the candidates together.
-            techniques: all; the best of those that were confirmed alone is recommended where nothing together was.
+            quality: quality of the candidates together.
+            techniques: all techniques. If no combination is confirmed, the best one confirmed alone is recommended.
         """
         self._confirm_together(candidates, quality)
         if not self.chosen:
@@ -84,12 +84,12 @@ class Recommendation:
         self.together = before
         if again.together is not None and again.together.verdict == "gain":
             self._recommend(needed, quality, again)
-            # where there was no time for the shares again, those beside the idle ones as well are the best known
+            # if there was no time to measure the shares again, keep those measured beside the idle techniques
             known = {each.name: found.shares[each.name] for each in needed if each.name in found.shares}
             self.shares = known | {name: each for name, each in again.shares.items() if isfinite(each.low)}
 
     def _recommend_best(self, techniques: Sequence[Technique]) -> bool:
-        """The fastest of those that were confirmed to gain alone; returns whether there is one."""
+        """Recommend the fastest technique that was confirmed to gain alone. Return True if one was found."""
         gained = [each for each in techniques if self._gains_alone(each)]
         for technique in sorted(gained, key=lambda each: -self.techniques[each.name].interval.estimate):
             quality = self._gate.quality_of([technique])
@@ -114,15 +114,18 @@ class Recommendation:
         return found
 
     def _take_for_alone(self, technique: Technique, found: Comparison) -> None:
-        """A technique that was compared with the baseline as all that is to be recommended."""
+        """Store the comparison of the only candidate with the baseline as that of the technique alone."""
         pair = self._screened.get(technique.name)
         is_same = pair is None or pair.baseline == self._config
         if technique.name not in self.techniques or (is_same and found.verdict == "gain"):
             self.techniques[technique.name] = found
 
     def _to_confirm(self, chosen: Sequence[Technique]) -> dict[str, ConfigPair]:
-        """Each technique in which the screening saw a difference: those chosen first, then the fastest first, since
-        what comes last is left out where time is short. One that is to be recommended by itself is measured as that."""
+        """Return the pair of each technique in which the screening saw a difference.
+
+        Those chosen are first, then the others by speed, since the last ones are left out if time is short. A technique
+        that is the only candidate is not listed: it is measured as the candidate.
+        """
         seen = {name: pair for name, pair in self._screened.items() if name != AA and pair.is_promising}
         names = [each.name for each in chosen if each.name in self._screened and self._screened[each.name].pairs]
         others = sorted((name for name in seen if name not in names), key=lambda name: -seen[name].interval.estimate)
@@ -138,11 +141,11 @@ class Recommendation:
 
 
 def _adds_something(share: Interval | None) -> bool:
-    """Return True if it is worth its line in the config; so is what was not measured."""
+    """Return True if a technique with this share is worth its line in the config, or if the share was not measured."""
     return share is None or (share.low > 1 and share.estimate >= 1 + LEAST_EFFECT)
 
 
 def _without_least(chosen: Sequence[Technique], shares: Mapping[str, Interval]) -> list[Technique]:
-    """Leave out the one that adds least; the last one, where that is not known."""
+    """Leave out the technique that adds least; the last one if the shares are not known."""
     least = min(reversed(chosen), key=lambda each: shares[each.name].estimate if each.name in shares else inf)
     return [each for each in chosen if each is not least]

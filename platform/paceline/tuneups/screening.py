@@ -1,7 +1,7 @@
 """Paired benchmarks in one build: cheap, and good enough to rank techniques and to discard most of them.
 
-Nothing is claimed on these figures. Two builds of the same config may differ by a percent or two for good, by where
-their memory happens to lie; `confirmation` measures over several.
+These figures do not decide any verdict. Two builds of the same config may differ permanently by a percent or two,
+depending on where their memory lies. `confirmation` measures over several builds.
 """
 
 import random
@@ -24,45 +24,45 @@ Seen = Literal["faster", "slower", "similar"]
 
 BENCHMARK = "paceline.tuneups.job_execution:benchmark"
 MIN_PAIRS, PAIRS, MAX_PAIRS = 3, 6, 12
-"""Pairs of a paired benchmark with slow steps, of one with others, and of all between two configs."""
+"""Pairs of a paired benchmark with slow steps, of one with other steps, and of all benchmarks of two configs."""
 PROMISING = 0.015
-"""A technique whose speed differs by less, as a part of 1, is discarded."""
+"""A technique whose speed differs by less than this fraction is discarded."""
 WINDOW_SECONDS = 0.5
-"""How long a window of each side takes, where there is time."""
+"""Seconds of a window of each side, if there is time."""
 LEAST_WINDOW_SECONDS = 0.1
-"""A window that is shorter has too few turns for a busy machine to hit both sides alike."""
+"""Shortest window in seconds. A shorter one has too few turns for a busy machine to affect both sides equally."""
 SLOWER = 3
-"""By how many times a technique may be slower than the baseline without being taken for one that hangs."""
+"""Factor by which a technique may be slower than the baseline before it counts as hanging."""
 FIRST_ROUND_SHARE = 0.5
-"""Of the time, what a first benchmark of each is to take at the most."""
+"""Largest share of the time left for the first benchmark of each technique, all together."""
 
 
 @dataclass
 class ScreenedPair:
-    """A config against another one: all paired benchmarks between them."""
+    """A config compared with another one: all paired benchmarks of the two."""
 
     name: str
     baseline: ExperimentConfig
     technique: ExperimentConfig
     pairs: list[Pair] = field(default_factory=list)
     problem: str = ""
-    """Why it cannot be measured; empty when it can."""
+    """Reason why it cannot be measured; empty if it can."""
     warnings: list[str] = field(default_factory=list)
-    """Warnings when the technique was built."""
+    """Warnings raised while the technique was built."""
     build_seconds: float = 0.0
-    """How long it took to be ready for its first step, compiling included, the longest time."""
+    """Longest seconds until the technique was ready for its first step, including compilation."""
     benchmarks: int = 0
     in_turn: bool = False
-    """Whether only one of the two is on the device at a time."""
+    """True if only one of the two is on the device at a time."""
 
     @property
     def interval(self) -> Interval:
-        """The technique's speed over the baseline's in this build."""
+        """Technique's speed over the baseline's in this build."""
         return speedup([pair.baseline for pair in self.pairs], [pair.technique for pair in self.pairs])
 
     @property
     def seen(self) -> Seen:
-        """The faster one, where the difference is large enough to count; `similar` where that is not clear."""
+        """Speed of the technique: `faster` or `slower` if the difference is clear and large enough, else `similar`."""
         estimate, low, high = self.interval
         if low > 1 and estimate >= 1 + LEAST_EFFECT:
             return "faster"
@@ -92,34 +92,34 @@ class Screening:
         watch: Callable[[ScreenedPair], None] = lambda screened: None,
     ) -> None:
         """Args:
-        memory: says which configs are on the device together.
+        memory: knows which configs fit on the device together.
         """
         self._bench, self._clock, self._watch = bench, clock, watch
         self.memory = memory
         self._random = random.Random(seed)
         self._longest = _benchmark_seconds(WINDOW_SECONDS)
         self.window_seconds = WINDOW_SECONDS
-        """How long a window of each side takes."""
+        """Seconds of a window of each side."""
         self.seconds_per_sample = 0.0
-        """Of the baseline, where it is known."""
+        """Seconds per sample of the baseline; 0 if not known."""
 
     @property
     def longest(self) -> float:
-        """Seconds that a benchmark takes at the most, as far as has been seen."""
+        """Seconds of the longest benchmark, estimated from those so far."""
         return self._longest
 
     def fit_windows(self, benchmarks: int) -> None:
-        """With little time, shorten the windows, so that there is time for so many benchmarks."""
+        """Shorten the windows if time is short, so that this number of benchmarks fits into it."""
         fair = FIRST_ROUND_SHARE * self._clock.left / max(1, benchmarks) / _benchmark_seconds(1.0)
         self.window_seconds = min(WINDOW_SECONDS, max(LEAST_WINDOW_SECONDS, fair))
         self._longest = _benchmark_seconds(self.window_seconds)
 
     def run(self, screened: Sequence[ScreenedPair], share: float = 1.0) -> None:
-        """Benchmark each once, in random order, or in the given one where there is no time for all; then those that
-        are unclear again, the one that may be fastest first.
+        """Benchmark each pair once, in random order, or in the given order if there is no time for all. Then benchmark
+        the unclear pairs again, the one that may be fastest first.
 
         Args:
-            share: of the time that is left after the first round of all, what further rounds may take.
+            share: share of the time left after the first round that further rounds may take.
         """
         waiting = [each for each in screened if not each.benchmarks]
         if self._clock.has(len(waiting) * self._longest):
@@ -134,7 +134,7 @@ class Screening:
             self.measure(max(unclear, key=lambda each: each.interval.high))
 
     def measure(self, screened: ScreenedPair) -> None:
-        """One paired benchmark. Two that run out of memory together are measured in turn."""
+        """Run one paired benchmark. Two configs that run out of memory together are measured in turn."""
         screened.in_turn = screened.in_turn or not self.memory.holds(screened.baseline, screened.technique)
         if self._measure(screened).kind == "oom" and not screened.in_turn:
             screened.in_turn, screened.problem = True, ""
@@ -165,22 +165,22 @@ class Screening:
         return answer
 
     def fewest_seconds(self, baseline: ExperimentConfig, technique: ExperimentConfig) -> float:
-        """Return the seconds of the fewest pairs, where steps are slow and loader processes have many batches ready.
+        """Return the seconds of the fewest pairs, if steps are slow and loader processes have prefetched many batches.
         The technique may be `SLOWER` times slower than the baseline."""
         return SLOWER * self.seconds_per_sample * (_fewest_samples(baseline) + _fewest_samples(technique))
 
 
 def _fewest_samples(config: ExperimentConfig) -> int:
-    """Samples of a side in the fewest pairs of a benchmark, at the most."""
+    """Return the most samples of a side in the fewest pairs of a benchmark."""
     steps = fewest_steps(config.data.num_workers * config.data.prefetch_factor, MIN_PAIRS)
     return steps * largest_sizes(config).global_batch_size
 
 
 def _benchmark_seconds(window_seconds: float) -> float:
-    """Return the expected seconds of a benchmark with such windows, before one has been measured."""
+    """Return the expected seconds of a benchmark with windows of this length, before one has been measured."""
     return 2 * PAIRS * window_seconds
 
 
 def pairs_of(values: Mapping[str, Any]) -> list[Pair]:
-    """The pairs of a benchmark's answer."""
+    """Return the pairs in a benchmark's answer."""
     return [Pair(*each) for each in values["pairs"]]

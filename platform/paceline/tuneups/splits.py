@@ -1,4 +1,4 @@
-"""Splits of a step's time, before and after, and the techniques that fix the bottleneck."""
+"""Splits of a step's time, of the baseline and of the recommended config, and the fixes for the bottleneck."""
 
 from collections.abc import Mapping
 
@@ -10,11 +10,11 @@ from paceline.tuneups.techniques import Technique, fix_technique
 
 SPLIT = "paceline.tuneups.job_execution:split"
 STEPS = 20
-"""Optimizer steps that the split of a step's time is taken over."""
+"""Number of optimizer steps that the split is measured over."""
 
 
 class Splits:
-    """The splits of one tune-up: shares of a step's time by what it goes into, without those that are none."""
+    """Splits of one tune-up: shares of a step's time by part of the step, without parts that take no time."""
 
     def __init__(self, bench: Bench, clock: Clock) -> None:
         self._bench, self._clock = bench, clock
@@ -22,16 +22,16 @@ class Splits:
         self.baseline: Mapping[str, float] = {}
         self.recommended: Mapping[str, float] = {}
         self.seconds_per_sample = 0.0
-        """Of the baseline, of the global batch; 0 where its step could not be split."""
+        """Seconds per sample of the baseline's global batch; 0 if its step could not be split."""
         self.bottleneck = ""
-        """Of the baseline: its kind, and what was measured."""
+        """Bottleneck of the baseline: its kind, and a description of the measurement."""
         self.fixes: list[Technique] = []
-        """Its fixes, in the order to try."""
+        """Fixes for the bottleneck, in the order to try."""
         self.problem = ""
-        """Why the baseline's step could not be split; empty when it could."""
+        """Reason why the baseline's step could not be split; empty if it could."""
 
     def split_baseline(self, config: ExperimentConfig) -> None:
-        """Split a step of the config as it is, and name what holds it up."""
+        """Split a step of the config as it is, and name its bottleneck."""
         begun = self._clock.elapsed
         answer = self._bench.do(Job(SPLIT, (part_of(config),), {"steps": STEPS}, self._clock.longest))
         self._seconds = self._clock.elapsed - begun
@@ -47,7 +47,7 @@ class Splits:
             self.fixes.append(fix_technique(name, fix["overrides"], fix["why"]))
 
     def split_recommended(self, config: ExperimentConfig) -> None:
-        """The same of the recommended config, where there is time for it and the baseline's could be split."""
+        """Split a step of the recommended config, if there is time and the baseline's step could be split."""
         if self.baseline and self._clock.has(self._seconds):
             answer = self._bench.do(Job(SPLIT, (part_of(config),), {"steps": STEPS}, self._clock.longest))
             self.recommended = {} if answer.problem else _without_nothing(answer.values["fractions"])

@@ -1,4 +1,4 @@
-"""The techniques that a tune-up tries: which fields each sets, and whether it can help here at all."""
+"""Techniques that a tune-up tries: the fields that each sets, and the reason if it cannot help here."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ Computes = Literal["same", "differently"]
 
 BATCH_FACTORS = (2, 4, 8, 16, 32, 64)
 FEWEST_STEPS = 8
-"""Optimizer steps that an epoch keeps when the batch grows."""
+"""Fewest optimizer steps of an epoch with a larger batch."""
 LOADERS = (1, 2, 4, 8, 16, 32)
-"""Loader processes of a worker. More are tried only while they are faster than half as many."""
+"""Numbers of loader processes of a worker. A number is tried only while doubling has made training faster."""
 BUCKETS_MB = (5, 100)
-"""Sizes of DDP's buckets beside its default of 25 MiB: smaller ones are exchanged sooner, larger ones are fewer."""
+"""Sizes of DDP's buckets besides its default of 25 MiB: smaller ones are exchanged sooner, larger ones are fewer."""
 LOADERS_ENOUGH = "more loader processes are not faster"
-"""What the reason of those begins with that are not tried."""
+"""Prefix of the reason of loader techniques that are not tried."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
 HAS_ALREADY = "the config has it already"
 WARM_UP_FROM = 4
-"""A batch so many times larger gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
+"""A batch at least this many times as large gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Technique:
     family: str
     """Techniques of one family set the same thing: only one of them can be in a config."""
     why: str
-    """What it does, in a sentence for a comment beside the line that it changes."""
+    """Effect of the technique, in one sentence for a comment beside the line that it changes."""
     computes: Computes = "same"
-    """`same`: the results are the same up to rounding, by how the technique works, which the project's own tests prove.
-    `differently`: the model may come out worse, which is to be measured."""
+    """`same`: the results are the same up to rounding by design, which the project's tests prove. `differently`: the
+    trained model may be worse, so that its quality is measured."""
     saves_memory: bool = False
-    """It is tried for memory, and expected to cost time."""
+    """True if it is tried to save memory, and is expected to cost time."""
     why_not: str = ""
-    """Why it is not tried here; empty when it is."""
+    """Reason why it is not tried here; empty if it is tried."""
 
     def config(self, baseline: ExperimentConfig) -> ExperimentConfig:
-        """The baseline with this technique.
+        """Return the baseline with this technique.
 
         Raises:
             ConfigError: the two contradict each other.
@@ -58,10 +58,11 @@ class Technique:
 
 
 def changed(config: ExperimentConfig, overrides: Mapping[str, Any]) -> ExperimentConfig:
-    """A config with what techniques set; what that makes void is a part of the technique, and no news.
+    """Return a config with the overrides of techniques. Config warnings are suppressed: settings that have no effect
+    any more are a part of the technique.
 
     Raises:
-        ConfigError: they contradict each other.
+        ConfigError: the overrides contradict the config.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConfigWarning)
@@ -69,7 +70,7 @@ def changed(config: ExperimentConfig, overrides: Mapping[str, Any]) -> Experimen
 
 
 def techniques_for(config: ExperimentConfig, facts: TuneupFacts) -> list[Technique]:
-    """All techniques for a config, its own first; those that are not applicable with the reason. Names are unique."""
+    """Return all techniques for a config, the user's first. Inapplicable ones have a reason. Names are unique."""
     asked = config.tuneup or TuneupConfig()
     own = list(_own(asked.techniques))
     known = [technique for technique in _known(config, facts) if not any(technique.name == each.name for each in own)]
@@ -77,7 +78,7 @@ def techniques_for(config: ExperimentConfig, facts: TuneupFacts) -> list[Techniq
 
 
 SAME = ("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "data.cache", "data.pin_memory")
-"""Fields that leave the numerics as they are, beside those of logging, evaluation and checkpoints."""
+"""Fields that keep the numerics, in addition to those of logging, evaluation and checkpoints."""
 BOOKKEEPING = ("trainer.log_every_n_steps", "trainer.evaluate_every_n_epochs", "checkpoint.", "tracking.")
 
 
@@ -106,8 +107,8 @@ def with_fixes(
 ) -> list[Technique]:
     """Order the techniques: those that the config names, then the fixes, which are likeliest to help, then the others.
 
-    Where time is short, the last ones are not tried. Equal ones are tried once, and one that `tuneup.skip` names is not
-    tried under another name either.
+    If time is short, the last ones are not tried. Equal techniques are tried once. A technique that `tuneup.skip` names
+    is not tried under another name either.
     """
     asked = config.tuneup or TuneupConfig()
     same = [technique for technique in techniques if technique.why_not in ("", SKIPPED)]
@@ -122,7 +123,7 @@ def with_fixes(
 
 
 def _text_of(technique: Technique, config: ExperimentConfig) -> str:
-    """The whole config with it; empty where it contradicts the other settings."""
+    """Return the whole config with the technique as JSON text; empty if the technique contradicts other settings."""
     try:
         return technique.config(config).model_dump_json()
     except ConfigError:
@@ -183,7 +184,7 @@ def _loading(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique
 
 
 def _batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
-    """Larger batches, with the learning rate and the warmup that go with them."""
+    """Yield larger batches, with the learning rate and the warmup that they need."""
     from paceline.config.data import Sizes
     from paceline.config.derived import derive
 
@@ -201,10 +202,10 @@ def _batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
 
 
 def _micro_batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
-    """The same global batch in fewer, larger pieces, up to the whole of it at once."""
+    """Yield techniques that process the same global batch in fewer, larger pieces, up to all of it at once."""
     sizes = batch_sizes(config)
     if isinstance(sizes, OpenBatchSizes):
-        return  # the largest that fits is looked for already
+        return  # the config already searches for the largest that fits
     pieces = sizes.gradient_accumulation_steps
     computes = _in_other_pieces(facts)
     if pieces == 1:
@@ -219,12 +220,12 @@ def _micro_batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Techn
 
 
 def _in_other_pieces(facts: TuneupFacts) -> Computes:
-    """Batch normalisation looks at one piece at a time."""
+    """Return `differently` if the model normalises over micro-batches, so that their size changes the numerics."""
     return "differently" if facts.normalises_batches else "same"
 
 
 def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[str, Any]:
-    """A batch `factor` times as large as `batch`, with the learning rate by the optimizer's rule, and a warmup."""
+    """Return overrides for `factor` times the batch, with the optimizer's learning-rate rule and a warmup."""
     overrides: dict[str, Any] = {"data.global_batch_size": batch * factor, "data.micro_batch_size": None}
     if config.trainer.gradient_accumulation_steps != "auto":
         overrides["trainer.gradient_accumulation_steps"] = config.trainer.gradient_accumulation_steps
@@ -234,7 +235,7 @@ def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[s
     schedule = config.lr_scheduler
     warms_up = schedule.warmup_epochs or schedule.warmup_steps or schedule.warmup_samples
     if factor >= WARM_UP_FROM and not warms_up:
-        # at most a fifth of the training
+        # at most a fifth of the training's epochs
         overrides["lr_scheduler.warmup_epochs"] = min(1.0, (config.trainer.epochs or 5) / 5)
     return overrides
 

@@ -1,4 +1,4 @@
-"""A tune-up's figures in words, the same wherever they are shown."""
+"""Texts for a tune-up's figures, the same wherever they are shown."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -8,21 +8,21 @@ from paceline.config.overrides import override_texts
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 
 UNDECIDED = "undecided in the time there was"
-"""What is reported about a speed whose interval is too wide to say anything."""
+"""Text for a speed whose interval is too wide for a verdict."""
 NOT_CONFIRMED = "a difference in the screening, not confirmed"
-"""What is reported about a technique that differed in one build, and that no further builds were made for."""
+"""Text for a technique that differed in one build, and that no further builds were made for."""
 UNMEASURED = "faster; quality not measured"
-"""What is reported about a gain that changes the numerics, where no trainings were compared."""
+"""Text for a gain that changes the numerics, if no trainings were compared."""
 UNSHOWN = "faster, but not shown to be as good"
-"""The same where trainings were compared, and left it open."""
+"""Text for a gain that changes the numerics, if the compared trainings did not decide its quality."""
 VAGUE = 10.0
-"""An interval that reaches to so many times its estimate says nothing: it is of two or three builds."""
+"""An interval whose upper end exceeds its estimate by this factor is not shown: it is from two or three builds."""
 LEAST_SHARE = 0.005
-"""A part of a step that takes less of it is not shown."""
+"""A part that takes less than this share of a step is not shown."""
 
 
 def speed_text(speedup: float | None, interval: tuple[float, float] | None) -> str:
-    """Such as `2.13x (2.02-2.25)`."""
+    """Return a text such as `2.13x (2.02-2.25)`."""
     if speedup is None:
         return "not measured"
     value, _, ends = interval_text(speedup, interval).partition(" ")
@@ -30,7 +30,7 @@ def speed_text(speedup: float | None, interval: tuple[float, float] | None) -> s
 
 
 def interval_text(value: float, interval: tuple[float, float] | None) -> str:
-    """Such as `2.13 (2.02-2.25)`; without an interval that says nothing."""
+    """Return a text such as `2.13 (2.02-2.25)`; without the interval if it is too wide."""
     return (
         f"{value:.2f}"
         if interval is None or interval[1] > VAGUE * value
@@ -39,22 +39,22 @@ def interval_text(value: float, interval: tuple[float, float] | None) -> str:
 
 
 def noise_text(noise: float | None) -> str:
-    """Such as `1.2 % between builds of the same config`."""
+    """Return a text such as `1.2 % between builds of the same config`."""
     return "not measured" if noise is None else f"{100 * noise:.1f} % between builds of the same config"
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Such as `0.63x`; a dash when it was not measured."""
+    """Return a text such as `0.63x`; a dash if it was not measured."""
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def memory_text(technique: TechniqueResult) -> str:
-    """Such as `0.63x` where it was measured, `~0.63x` where it was predicted; a dash where neither."""
+    """Return a text such as `0.63x` if it was measured, `~0.63x` if it was predicted; a dash if neither."""
     return f"{'~' if technique.is_memory_predicted else ''}{ratio_text(technique.memory_ratio)}"
 
 
 def measured_text(technique: TechniqueResult) -> str:
-    """Such as `6 builds`, `6 builds, in turn`, or `6 pairs, 1 build` where it was screened alone."""
+    """Return a text such as `6 builds`, `6 builds, in turn`, or `6 pairs, 1 build` if it was only screened."""
     in_turn = ", in turn" if technique.in_turn else ""
     if technique.builds:
         return f"{technique.builds} builds{in_turn}"
@@ -62,7 +62,7 @@ def measured_text(technique: TechniqueResult) -> str:
 
 
 def quality_text(quality: Quality) -> str:
-    """Such as `val/accuracy equivalent, -0.001 (-0.0032 to +0.0012) over 5 seeds`."""
+    """Return a text such as `val/accuracy equivalent, -0.001 (-0.0032 to +0.0012) over 5 seeds`."""
     if quality.verdict == "same":
         return "computes the same"
     if quality.change is None:
@@ -77,17 +77,17 @@ def quality_text(quality: Quality) -> str:
 
 
 def margin_text(quality: Quality) -> str:
-    """Such as `0.0095, relative to the baseline`, or `0.01`."""
+    """Return a text such as `0.0095, relative to the baseline`, or `0.01`."""
     return f"{quality.margin:.3g}{', relative to the baseline' if quality.is_margin_relative else ''}"
 
 
 def overrides_text(overrides: Mapping[str, Any]) -> str:
-    """Such as `data.cache="memory" data.num_workers=0`, as the command line takes them."""
+    """Return overrides as the command line takes them, such as `data.cache="memory" data.num_workers=0`."""
     return " ".join(override_texts(overrides))
 
 
 def answer_text(findings: Findings) -> str:
-    """All that is recommended in one line, as overrides that a command takes."""
+    """Return the recommendation in one line, as overrides for the command line, with speed and quality."""
     if not findings.recommended:
         return without_gain(findings)
     changes = overrides_text(findings.recommended)
@@ -95,7 +95,7 @@ def answer_text(findings: Findings) -> str:
 
 
 def summary_text(name: str, findings: Findings) -> str:
-    """The result in one line, for a pull request or a commit."""
+    """Return the result in one line, for a pull request or a commit."""
     if not findings.recommended or findings.speedup is None:
         return f"{name}: {without_gain(findings)}"
     speed = f"{speed_text(findings.speedup, findings.speedup_interval)} over {findings.builds} builds"
@@ -104,7 +104,7 @@ def summary_text(name: str, findings: Findings) -> str:
 
 
 def technique_cells(technique: TechniqueResult) -> tuple[str, str, str, str]:
-    """Name, verdict, speed and memory: a row of the table, but for why."""
+    """Return the name, verdict, speed and memory: a row of the table without its last cell, the explanation."""
     if technique.speedup is None:
         return technique.name, technique.verdict, "", ""
     return (
@@ -119,12 +119,12 @@ HEADING = ("technique", "verdict", "speed", "memory", "why")
 
 
 def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Each part of a step with its share, such as `62 %`; without those that hardly take any time."""
+    """Return each part of a step with its share, such as `62 %`, without parts that take hardly any time."""
     return [(part, f"{100 * share:.0f} %") for part, share in split.items() if share >= LEAST_SHARE]
 
 
 def without_gain(found: Findings) -> str:
-    """Return the result where nothing is recommended: `nothing helps` only if everything was measured."""
+    """Return the result if nothing is recommended; `nothing helps` only if each technique has a verdict."""
     doubtful: dict[str, list[str]] = {}
     for technique in found.techniques:
         if technique.verdict == "gain" and not technique.quality.is_fine:

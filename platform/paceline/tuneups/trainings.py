@@ -10,11 +10,11 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
 
 PREFERRED = ("val/accuracy", "val/loss")
-"""The metrics that quality is judged by, when the config names none: the first that the task reports."""
+"""Metrics of quality if the config names none; the first one that the task reports is used."""
 
 
 class Trainings:
-    """Trains configs to the end, each with the same seeds, and remembers the result."""
+    """Trains configs to the end, each with the same seeds, and stores the results."""
 
     def __init__(self, bench: Bench, clock: Clock, config: ExperimentConfig) -> None:
         self._bench, self._clock = bench, clock
@@ -22,29 +22,29 @@ class Trainings:
         self.seeds = [config.seed + number for number in range(section.seeds)]
         self.metric = section.metric or ""
         self.problem = ""
-        """Why the last training failed; empty when it did not."""
+        """Reason why the last training failed; empty if it succeeded."""
         self._known: dict[str, list[dict[str, Any]]] = {}
 
     def seconds(self, config: ExperimentConfig) -> float | None:
-        """Return the median seconds of a config's trainings over its seeds; None where there was none."""
+        """Return the median seconds of a config's trainings over its seeds; None without trainings."""
         took = sorted(each["wall_seconds"] for each in self._known.get(_key(config), []))
         return took[len(took) // 2] if took else None
 
     def values(self, config: ExperimentConfig) -> list[float]:
-        """The metric at the end of each training, in order of the seeds."""
+        """Return the metric at the end of each training, in order of the seeds."""
         return [each["metrics"][self.metric] for each in self._known.get(_key(config), [])]
 
     def is_finite(self, config: ExperimentConfig) -> bool:
-        """Return True if the metric is a number at the end of each training."""
+        """Return True if the metric is finite at the end of each training."""
         return all(isfinite(value) for value in self.values(config))
 
     def train(self, config: ExperimentConfig, estimate: float | None = None) -> bool:
-        """Train with all seeds that are missing, as far as there is time; returns whether all are there.
+        """Train with all missing seeds, as far as time allows. Return True if all seeds are trained.
 
-        A training that takes longer than there is time is ended, and does not count.
+        A training that exceeds the time is ended, and does not count.
 
         Args:
-            estimate: seconds that a training takes, where it is known.
+            estimate: expected seconds of a training, if known.
         """
         self.problem = ""
         done = self._known.setdefault(_key(config), [])

@@ -1,8 +1,8 @@
-"""`tuneup`: each technique measured on a model and its hardware.
+"""`tuneup`: measures each technique on a model and its hardware.
 
 claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  TuneupResult
 
-The result of each job is in the folder's journal: a later launch continues where this one ends, see `resumable_bench`.
+The result of each job is in the folder's journal: a later launch resumes where this one ends, see `resumable_bench`.
 """
 
 import json
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from paceline.tasks.base import Task
 
 LINT_SHARE = 0.15
-"""Of the budget, what looking for faults may take at the most, once torch is imported."""
+"""Largest share of the budget that lint may take, once torch is imported."""
 
 
 def tuneup(
@@ -67,23 +67,24 @@ def tuneup(
 ) -> TuneupResult:
     """Measure which techniques help this config here, and recommend a config of those that do.
 
-    An unfinished tune-up of the same name and config is continued; what it has measured is not measured again.
+    An unfinished tune-up of the same name and config is resumed, and its measurements are reused.
 
     Args:
-        config: from `load_config`; its section `tuneup` says how much time there is and what counts as equal quality.
+        config: config from `load_config`. Its section `tuneup` sets the time budget and the margin of equal quality.
         model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
-        resume: start no new tune-up, only continue an unfinished one.
-        new: start a new tune-up, even if there is an unfinished one.
-        address: a Ray cluster's address; by default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
+        resume: only resume an unfinished tune-up; do not start a new one.
+        new: start a new tune-up, even if an unfinished one exists.
+        address: address of a Ray cluster. By default PACELINE_ADDRESS, else a private local Ray, or inside a submitted
             job its cluster.
-        wait_seconds: how long to wait for a cluster that is too small or busy, see `train`.
-        listener: gets stages and benchmarks. By default they are shown on a terminal and in a notebook; elsewhere, only
-            warnings are written to stderr.
-        on_result: is called with the result before the tune-up counts as finished, see `train`.
+        wait_seconds: seconds to wait for a cluster that is too small or busy, see `train`.
+        listener: receives stages and benchmarks. By default they are shown on a terminal and in a notebook; elsewhere,
+            only warnings are written to stderr.
+        on_result: called with the result before the tune-up counts as finished, see `train`.
 
     Raises:
-        ConfigError: something about the config is wrong, or it differs from the unfinished tune-up's.
-        EnvironmentFault: GPUs, cores, MLflow, data or disk are lacking, or others than what the unfinished one had.
+        ConfigError: the config is invalid, or differs from that of the unfinished tune-up.
+        EnvironmentFault: GPUs, cores, MLflow, data or disk space are missing, or differ from those of the unfinished
+            tune-up.
         RunFailed: the baseline itself cannot be trained, or the workers are gone. Techniques that fail do not raise.
     """
     spent = SpentTime(time.monotonic())
@@ -101,7 +102,7 @@ def tuneup(
 
 @dataclass(frozen=True)
 class TuneupLaunch(StudyLaunch):
-    """The tune-up to work on, and the place where it is measured."""
+    """Tune-up to run or resume, and the place where it is measured."""
 
     on_result: Callable[[TuneupResult], object] | None
 
@@ -122,7 +123,7 @@ def _tuneup(config: ExperimentConfig, launch: TuneupLaunch, listener: Watcher, s
 
 
 def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
-    """Lint the model and the config; before any measuring, which needs the cores free."""
+    """Lint the model and the config, before any measurement, since measurements need free cores."""
     listener.stage("looking for faults")
     budget_seconds = (config.tuneup or TuneupConfig()).budget_seconds
     found = LintApart(config, min(TIMEOUT_SECONDS, LINT_SHARE * budget_seconds))
@@ -146,7 +147,7 @@ def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Wa
 
 
 def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:
-    """Report the earlier launches to the watcher."""
+    """Report earlier launches to the listener, and return a note about them."""
     if not log.done:
         return []
     seconds = log.done[-1].elapsed
@@ -156,7 +157,7 @@ def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> li
 
 @contextmanager
 def _not_lost(findings: Findings) -> Iterator[None]:
-    """Report what took so long to find out where no folder takes it."""
+    """Add the findings to the error if they cannot be written to the folder, so that they are not lost."""
     try:
         yield
     except EnvironmentFault as fault:

@@ -1,1 +1,1 @@
-"""What a run tells beside its losses: the times of each rank, memory, the machines, and whether speeds compare."""
+"""Monitoring beside the losses: times of each rank, memory, machines, and comparability of speeds."""

@@ -1,4 +1,4 @@
-"""What a rank's own GPUs are doing, by NVIDIA's management library (package `nvidia-ml-py`), if it is installed."""
+"""Metrics of a rank's GPUs from NVIDIA's management library (package `nvidia-ml-py`), if it is installed."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,16 +15,16 @@ GPU_METRICS = (
     "temperature_celsius",
     "clock_megahertz",
 )
-"""The first five as in `mlflow.system_metrics`; `tracking.metrics` says what they are."""
+"""Names of a GPU's metrics, the first five as in `mlflow.system_metrics`; `tracking.metrics` describes them."""
 
 
 def own_gpus(device: torch.device, all_seen: bool) -> list["Gpu"]:
-    """The GPUs that this process computes on; none where they cannot be looked at.
+    """Return the GPUs that this process computes on; empty if the library cannot read them.
 
-    Found by their identity, since CUDA may be shown only some of the GPUs, and in another order.
+    GPUs are found by their UUID, since CUDA may see only some of them, and in another order.
 
     Args:
-        all_seen: it computes on all that it sees, not on `device` alone.
+        all_seen: True if the process computes on all GPUs that it sees, not only on `device`.
     """
     if device.type != "cuda":
         return []
@@ -33,7 +33,7 @@ def own_gpus(device: torch.device, all_seen: bool) -> list["Gpu"]:
 
         pynvml.nvmlInit()
         return [Gpu(pynvml, uuid) for uuid in _identities(device, all_seen)]
-    except Exception:  # no such package, no such library, no right to, a part of a GPU: errors of many classes
+    except Exception:  # missing package, library or permission, or a part of a GPU: errors of many classes
         return []
 
 
@@ -52,15 +52,15 @@ class Gpu:
         self._handle = library.nvmlDeviceGetHandleByUUID(identity)
         self.identity = identity
         self.number = int(library.nvmlDeviceGetIndex(self._handle))
-        """As `nvidia-smi` counts the GPUs of the machine."""
+        """Number of the GPU in `nvidia-smi`."""
         self.begin()
 
     def begin(self) -> None:
-        """Count the energy from here on."""
+        """Start to count the energy."""
         self._first_millijoules = self._ask(self._library.nvmlDeviceGetTotalEnergyConsumption)
 
     def sample(self) -> dict[str, float]:
-        """Values of `GPU_METRICS`, without those that this GPU does not tell."""
+        """Return the values of `GPU_METRICS`, without those that this GPU does not report."""
         library = self._library
         values: dict[str, float | None] = {}
         memory = self._ask(library.nvmlDeviceGetMemoryInfo)
@@ -77,14 +77,14 @@ class Gpu:
         return {name: float(value) for name, value in values.items() if value is not None}
 
     def joules(self) -> float | None:
-        """Energy since `begin`; None when the GPU does not tell."""
+        """Return the energy since `begin` in joules; None if the GPU does not report it."""
         now = self._ask(self._library.nvmlDeviceGetTotalEnergyConsumption)
         if now is None or self._first_millijoules is None:
             return None
         return float(now - self._first_millijoules) / 1000
 
     def max_clock(self) -> float | None:
-        """Highest clock of its processors, in MHz."""
+        """Return the highest clock of the GPU's processors in MHz; None if the GPU does not report it."""
         found = self._ask(self._library.nvmlDeviceGetMaxClockInfo, self._library.NVML_CLOCK_SM)
         return None if found is None else float(found)
 
@@ -95,7 +95,7 @@ class Gpu:
 
 
 def joules_of(gpus: Sequence[Gpu]) -> float | None:
-    """Energy of all of them together; None when one does not tell, or there is none."""
+    """Return the energy of all GPUs together in joules; None without GPUs, or if one does not report it."""
     told = [gpu.joules() for gpu in gpus]
     known = [joules for joules in told if joules is not None]
     return sum(known) if known and len(known) == len(told) else None

@@ -1,4 +1,4 @@
-"""What a machine is doing: its cores, memory, disk and network, in MLflow's names and units."""
+"""Metrics of a machine's cores, memory, disk and network, in MLflow's names and units."""
 
 import multiprocessing
 import os
@@ -17,7 +17,7 @@ HOST_METRICS = (
     "network_receive_megabytes",
     "network_transmit_megabytes",
 )
-"""As in `mlflow.system_metrics`; `tracking.metrics` says what they are."""
+"""Names of a machine's metrics, as in `mlflow.system_metrics`; `tracking.metrics` describes them."""
 MEGA = 1e6
 
 
@@ -25,12 +25,12 @@ class CoreTimes(NamedTuple):
     """Seconds that the machine's cores have spent since it was started, all cores together."""
 
     busy: float
-    """Also what was held back for other machines on the same hardware."""
+    """Seconds that were not idle, including those stolen by other virtual machines on the same hardware."""
     all: float
 
 
 def core_times() -> CoreTimes:
-    """As of now; 0.1 ms."""
+    """Read the present times; takes 0.1 ms."""
     times: Any = psutil.cpu_times()
     # a guest's time is in its host's user time as well
     everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
@@ -38,9 +38,9 @@ def core_times() -> CoreTimes:
 
 
 def own_core_seconds() -> float:
-    """Core seconds of this process and of its loader processes, those included that have ended."""
-    children = multiprocessing.active_children()  # first: whoever has ended by now is among the times below
-    total = sum(os.times()[:4])  # its own, and those of the processes that it has seen end
+    """Return the core seconds of this process and of its loader processes, including those that have ended."""
+    children = multiprocessing.active_children()  # first: processes that have ended by now are in the times below
+    total = sum(os.times()[:4])  # of this process, and of the child processes that have ended
     for child in children:
         with suppress(psutil.Error):
             total += sum(psutil.Process(child.pid).cpu_times()[:4])
@@ -48,15 +48,15 @@ def own_core_seconds() -> float:
 
 
 class Host:
-    """Samples one machine. The first sample is about the time since this was made."""
+    """Samples the metrics of one machine. The first sample covers the time since the object was created."""
 
     def __init__(self) -> None:
         self.times = core_times()
-        """At the last sample."""
+        """Core times at the last sample."""
         self._received, self._sent = _network()
 
     def sample(self) -> dict[str, float]:
-        """Values of `HOST_METRICS`, the cores' as the mean since the last sample; half a millisecond."""
+        """Return the values of `HOST_METRICS`, those of the cores as the mean since the last sample; takes 0.5 ms."""
         before, self.times = self.times, core_times()
         memory, disk, (received, sent) = psutil.virtual_memory(), psutil.disk_usage(os.sep), _network()
         values = (
@@ -73,43 +73,43 @@ class Host:
 
 
 def _network() -> tuple[float, float]:
-    """Megabytes received and sent since the machine was started; zeros where it does not tell."""
+    """Return the megabytes received and sent since the machine was started; zeros if it does not report them."""
     counters = psutil.net_io_counters(nowrap=False)
     return (counters.bytes_recv / MEGA, counters.bytes_sent / MEGA) if counters is not None else (0.0, 0.0)
 
 
 class Reading(NamedTuple):
-    """The cores of a machine at one moment."""
+    """Use of a machine's cores up to one moment."""
 
     clock: float
-    """Seconds of some clock of that machine."""
+    """Time of the reading in seconds, by a clock of that machine."""
     busy: float
-    """Core seconds that were used up to then, by whatever program."""
+    """Core seconds used so far by all programs."""
     own: float
-    """Core seconds that the run's own processes there have used."""
+    """Core seconds used so far by the run's processes on that machine."""
 
 
 class OtherLoad:
-    """The share of a machine's cores, 0 to 1, that other programs than this run's processes keep busy.
+    """Fraction of a machine's cores, 0 to 1, that programs other than this run's processes keep busy.
 
-    Measured between two readings of what is counted anyway, so that nothing waits for it. Ray's own processes, and the
-    one that records the run, are other programs.
+    It is the difference of two readings of the system's counters, so that nothing waits for it. Ray's own processes,
+    and the process that records the run, count as other programs.
     """
 
     SECONDS = 1.0
-    """Readings must be so far apart: the machine counts in hundredths of a second."""
+    """Shortest interval between two readings that are compared, in seconds: the system counts in steps of 0.01 s."""
 
     def __init__(self, cores: int) -> None:
         self.at_start: float | None = None
-        """Over the first stretch of time; None before there was one."""
+        """Fraction over the first interval; None before its end."""
         self.at_end: float | None = None
-        """Over the last one."""
+        """Fraction over the last interval; None before the end of the first one."""
         self._cores = cores
         self._before: Reading | None = None
         self._base: Reading | None = None
 
     def see(self, reading: Reading) -> None:
-        """Take in a reading, in the order of time."""
+        """Take in a reading. Readings must be in order of time."""
         if self._base is None:
             self._base = reading
         elif reading.clock - self._base.clock >= self.SECONDS:

@@ -23,9 +23,9 @@ from paceline.engine.monitoring.stragglers import Straggler, StragglerWatch
 from paceline.engine.reporter import Reporter
 
 MEMORY_SECONDS = 0.1
-"""How long a reading of this process's memory counts: it takes as long as some steps of a small model."""
+"""Seconds that a reading of this process's memory is reused: it takes as long as some steps of a small model."""
 WAITS_FOR_DATA = 0.5
-"""A straggler that spends more of its own time than this waiting for data is slow because of them."""
+"""Fraction of its own time above which a straggler that waits for data is slow because of the data."""
 
 
 class HostMonitor(Callback):
@@ -34,10 +34,10 @@ class HostMonitor(Callback):
     Every rank must build one, and call `readings` and `combine` at the same logs. `MetricLogger` calls both.
 
     Args:
-        own_time: runs while this rank does not wait for others.
-        meter: tells over which steps the run's speed was measured.
-        all_gpus: this rank computes on all GPUs that it sees.
-        system: read the machines' own metrics and their energy.
+        own_time: clock that runs while this rank does not wait for others.
+        meter: reports the steps over which the run's speed was measured.
+        all_gpus: True if this rank computes on all GPUs that it sees.
+        system: True to read the machines' own metrics and their energy.
     """
 
     def __init__(
@@ -55,24 +55,24 @@ class HostMonitor(Callback):
         self._meter = meter
         self._gpus = own_gpus(ranks.device, all_gpus)
         self.cards: list[Card] = ranks.gather_objects(make_card(ranks.device, self._gpus, all_gpus))
-        """Of all ranks."""
+        """Cards of all ranks, in order of rank."""
         self._fields = [fields_of(rank, self.cards, system) for rank in range(len(self.cards))]
         self._all_slots, self._few_slots = Slots(self._fields), Slots([AT_EACH_LOG] * len(self.cards))
         self._slots = self._all_slots
-        """Of the newest readings: all of them when the machines are looked at."""
+        """Slots of the newest readings: `_all_slots` if they include those of the machines."""
         self._rhythm = Rhythm()
         self._stragglers = StragglerWatch()
         self._loads = {card.host: OtherLoad(card.machine_cores) for card in self.cards}
         self._joules: dict[int, float | None] = {}
-        """Of the ranks that tell energy, the newest value."""
-        if all(len(card.gpus) == card.gpu_count for card in self.cards):  # of some of the GPUs it would say little
+        """Newest energy in joules of each rank that reports it; None before its first value."""
+        if all(len(card.gpus) == card.gpu_count for card in self.cards):  # the energy of some GPUs would say little
             self._joules = {rank: None for rank, names in enumerate(self._fields) if JOULES in names}
         self._gpu_clocks: list[float] = []
         self._memory = 0, 0
         self._memory_is_read_at = -MEMORY_SECONDS
 
     def on_train_start(self, ctx: TrainContext) -> None:
-        """Start to read the machines, and report a first stamp, which a killed run keeps."""
+        """Start to read the machines, and report a first stamp, which remains if the run is killed."""
         self._machines = Machines(self._fields[self._ranks.rank], self._gpus, self._ranks.device)
         if self._ranks.is_first:
             self._reporter.event("ranks", text=ranks_text(self.cards))
@@ -86,8 +86,8 @@ class HostMonitor(Callback):
         """Return this rank's part of the exchange. The device must be idle.
 
         Args:
-            wait_seconds: time per optimizer step since the last log that this rank waited for data.
-            is_last: training ends with this log, so that nothing may be put off.
+            wait_seconds: seconds per optimizer step that this rank waited for data since the last log.
+            is_last: True if training ends with this log, so that all readings are taken.
         """
         clock = perf_counter()
         if clock - self._memory_is_read_at >= MEMORY_SECONDS or is_last:
@@ -110,7 +110,7 @@ class HostMonitor(Callback):
         """Turn the summed readings of all ranks into metrics.
 
         Returns:
-            Metrics of the training, the same on all ranks; and those of the machines, if they were looked at.
+            Metrics of the training, the same on all ranks; and metrics of the machines, if they were read.
         """
         told = self._slots.unpack(sums)
         looked = "own_core_seconds" in told[0]
@@ -180,7 +180,7 @@ class HostMonitor(Callback):
 
 
 def ranks_text(cards: Sequence[Card]) -> str:
-    """Which ranks are on which machine: `node-a: 0 1; node-b: 2 3`."""
+    """Return the ranks of each machine as a text: `node-a: 0 1; node-b: 2 3`."""
     places: dict[str, list[str]] = {}
     for rank, card in enumerate(cards):
         places.setdefault(card.host, []).append(str(rank))
@@ -188,12 +188,12 @@ def ranks_text(cards: Sequence[Card]) -> str:
 
 
 def own_seconds(told: Sequence[Mapping[str, float]]) -> list[float]:
-    """Each rank's own time per optimizer step, in order of rank; NaN where it is not known."""
+    """Return each rank's own time per optimizer step in seconds, in order of rank; NaN where it is not known."""
     return [each.get("own_seconds", float("nan")) for each in told]
 
 
 def rank_metrics(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The spread of the ranks' own times; nothing for one rank, or when a rank's is not known."""
+    """Return the spread of the ranks' own times; empty for one rank, or if the time of a rank is not known."""
     seconds = own_seconds(told)
     if len(seconds) == 1 or any(map(isnan, seconds)):
         return {}
@@ -202,10 +202,10 @@ def rank_metrics(told: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def straggler_text(found: Straggler, host: str, waits: float) -> str:
-    """A straggler for a person: which rank, and how much slower.
+    """Return a text for the user that says which rank is a straggler, and how much slower it is.
 
     Args:
-        waits: share of its own time that it waits for data, 0 to 1.
+        waits: fraction of its own time that it waits for data, 0 to 1.
     """
     return (
         f"rank {found.rank} on {host} takes {found.factor:.1f} times as long as the others for its own part of a step "
@@ -214,7 +214,7 @@ def straggler_text(found: Straggler, host: str, waits: float) -> str:
 
 
 def hint_text(waits: float) -> str:
-    """Where to look for the reason."""
+    """Return a text that says where to look for the cause of a straggler."""
     if waits > WAITS_FOR_DATA:
         return "the disk or network that its data come from, data.num_workers and data.cache"
     return "other programs on that machine, and the clock and temperature of its device"

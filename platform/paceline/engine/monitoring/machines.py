@@ -1,4 +1,4 @@
-"""What each rank looks at: its own process always, and of the machines whatever no rank before it looks at."""
+"""Readings of each rank: its own process always, and the machine and GPUs that no rank before it reads."""
 
 from collections.abc import Sequence
 
@@ -10,21 +10,23 @@ from paceline.engine.monitoring.host import HOST_METRICS, Host, core_times, own_
 from paceline.engine.monitoring.stamp import Card
 
 SAMPLE_SECONDS = 5.0
-"""The machines are looked at this often, at the log that comes next."""
+"""Seconds between two readings of the machines, which are taken at the next log."""
 AT_EACH_LOG = ("own_seconds", "wait_seconds", "peak_memory_bytes", "memory_bytes", "clock")
-"""What each rank tells whether or not the machines are looked at."""
+"""Fields that each rank reports at every log."""
 TOLD_BY_ALL = (*AT_EACH_LOG, "own_core_seconds")
-"""What each rank tells when they are."""
+"""Fields that each rank reports at the logs at which the machines are read."""
 BUSY = "busy_core_seconds"
 JOULES = "joules"
 
 
 def fields_of(rank: int, cards: Sequence[Card], system: bool) -> list[str]:
-    """What a rank tells when the machines are looked at: the first on a machine also of it, the first on a GPU of that.
+    """Return the fields that a rank reports when the machines are read.
+
+    The first rank on a machine also reports the machine, and the first rank on a GPU reports the GPU.
 
     Args:
-        cards: of all ranks.
-        system: whether the machines' own metrics and their energy are wanted.
+        cards: cards of all ranks.
+        system: True to read the machines' own metrics and their energy.
     """
     card, before = cards[rank], [card for card in cards[:rank] if card.host == cards[rank].host]
     fields = [*TOLD_BY_ALL, *([] if before else [BUSY])]
@@ -34,20 +36,20 @@ def fields_of(rank: int, cards: Sequence[Card], system: bool) -> list[str]:
     numbers = [number for identity, number in card.gpus if (identity, number) not in known]
     fields += [] if before else HOST_METRICS
     fields += [gpu_field(number, name) for number in numbers for name in GPU_METRICS]
-    # where there are GPUs, it is their energy that counts
+    # on a machine with GPUs, only their energy counts
     return [*fields, JOULES] if numbers or not (before or card.gpu_count) else fields
 
 
 def gpu_field(number: int, name: str) -> str:
-    """Name of one of `GPU_METRICS` of a GPU, as MLflow has it."""
+    """Return MLflow's name for one of `GPU_METRICS` of a GPU."""
     return f"gpu_{number}_{name}"
 
 
 class Machines:
-    """This rank's part of it. Energy and means are counted from when this is made.
+    """This rank's readings of its machine and GPUs. Energy and means are counted from the creation of the object.
 
     Args:
-        fields: what it is to tell, by `fields_of`.
+        fields: fields to report, from `fields_of`.
     """
 
     def __init__(self, fields: Sequence[str], gpus: Sequence[Gpu], device: torch.device) -> None:
@@ -59,7 +61,7 @@ class Machines:
         self._energy = ProcessorEnergy() if JOULES in fields and device.type != "cuda" else None
 
     def look(self) -> dict[str, float]:
-        """The values of now, by field."""
+        """Return the present values, by field."""
         values = {"own_core_seconds": own_core_seconds()}
         if self._host is not None:
             values |= self._host.sample()
@@ -72,21 +74,21 @@ class Machines:
 
 
 class Rhythm:
-    """Decides whether the machines are looked at for a log: alike on all ranks, by what all of them have heard."""
+    """Decides at which logs the machines are read. All ranks decide alike, since they use the same exchanged values."""
 
     def __init__(self) -> None:
         self.is_due = True
-        """Whether they are at the next log; always at the first one."""
+        """True if the machines are read at the next log; always True at the first one."""
         self._looked = self._heard = 0.0
 
     def note(self, clock: float, looked: bool) -> None:
-        """A log has been heard.
+        """Take in a log.
 
         Args:
-            clock: rank 0's clock at it, in seconds.
-            looked: whether the machines were looked at.
+            clock: rank 0's clock at the log, in seconds.
+            looked: True if the machines were read.
         """
-        # the next log is expected to come as long after this one as this one came after the last
+        # the next log is expected after the same time as between the last log and this one
         window = clock - self._heard if self._heard else 0.0
         self._heard = clock
         self._looked = clock if looked else self._looked

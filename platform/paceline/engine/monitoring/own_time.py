@@ -1,7 +1,7 @@
-"""How long a rank is busy in a step before it waits for the others.
+"""Time that a rank is busy in a step before it waits for the others.
 
 With an exchange of gradients in each step, a whole step takes equally long on all ranks, however slow one of them is.
-What tells it is the time until it has something to exchange: waiting for data, the forward passes, and all backward
+A slow rank shows in the time until it has something to exchange: waiting for data, the forward passes, and all backward
 passes but the last one.
 """
 
@@ -12,33 +12,33 @@ import torch
 
 
 class OwnTime(Protocol):
-    """Runs while the rank is busy by itself."""
+    """Clock that runs while the rank is busy by itself."""
 
     def arm(self) -> None:
-        """The step that begins is one after which the time is read."""
+        """Prepare for a step after which the time is read. Call it before the step."""
 
     def start(self) -> None:
-        """The rank is busy by itself; no news if it was already."""
+        """Start the clock: the rank is busy by itself. No effect if it runs already."""
 
     def stop(self) -> bool:
-        """From here on it may wait for others; returns whether it was busy by itself."""
+        """Stop the clock, since the rank may wait for others now. Returns True if the clock was running."""
 
     def end_step(self) -> None:
-        """An optimizer step's passes are over."""
+        """Note the end of an optimizer step's passes."""
 
     def read(self) -> float:
-        """Mean seconds per step since the last reading; NaN without any. The device must have been waited for."""
+        """Return the mean seconds per step since the last reading; NaN without a step. Wait for the device before."""
 
 
 def own_time(device: torch.device, world_size: int) -> OwnTime:
-    """The clock for a device. A rank that is alone waits for nobody, and has none."""
+    """Return the clock for a device; `NOT_TIMED` in a world of one, where no rank waits for another."""
     if world_size == 1:
         return NOT_TIMED
     return DeviceTime() if device.type == "cuda" else HostTime()
 
 
 class NotTimed:
-    """No clock."""
+    """Clock that never runs."""
 
     def arm(self) -> None:
         pass
@@ -60,7 +60,7 @@ NOT_TIMED = NotTimed()
 
 
 class HostTime:
-    """By this process's clock, which is the computation's own on CPU. Counts every step."""
+    """Clock of this process, which is also that of the computation on CPU. Counts every step."""
 
     def __init__(self) -> None:
         self._since: float | None = None
@@ -91,10 +91,10 @@ class HostTime:
 
 
 class DeviceTime:
-    """By marks in the device's queue of work, since the host is far ahead of it. Counts the armed steps only.
+    """Clock of CUDA events in the device's queue of work, since the host is far ahead of it. Counts armed steps only.
 
-    The marks cost the device nothing, and they are read when the losses behind them have been read, so that nothing
-    waits for them. Written by CUDA's documentation: it has not been seen at work on a GPU yet.
+    The events cost the device nothing. They are read when the losses behind them have been read, so that nothing waits
+    for them. Written from CUDA's documentation, and not tested on a GPU yet.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class DeviceTime:
 
     def read(self) -> float:
         spans, self._spans = self._spans, []
-        # a rank that had no sample has read no loss, and so not waited for its device
+        # a rank without a sample has read no loss, and so has not waited for its device
         if not spans or not spans[-1][1].query():  # type: ignore[no-untyped-call]
             return float("nan")
         return sum(float(begin.elapsed_time(end)) for begin, end in spans) / 1000

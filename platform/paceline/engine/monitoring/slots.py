@@ -1,6 +1,6 @@
-"""One vector of numbers for what all ranks have to tell each other: summing it up over the ranks is the exchange.
+"""Exchange of numbers between all ranks by the sum of one vector.
 
-Each rank writes into a slot of its own, and zeros elsewhere.
+Each rank writes into a slot of its own, and zeros elsewhere. The sum over the ranks then holds all numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ NAN = float("nan")
 
 
 class Slots:
-    """Which numbers stand where.
+    """Layout of the vector: the position of each rank's numbers.
 
     Args:
-        fields: the names of the numbers that each rank tells, in order of rank.
+        fields: names of the numbers that each rank reports, in order of rank.
     """
 
     def __init__(self, fields: Sequence[Sequence[str]]) -> None:
@@ -21,13 +21,13 @@ class Slots:
         self._starts = [sum(map(len, fields[:rank])) for rank in range(len(fields))]
 
     def pack(self, rank: int, values: Mapping[str, float]) -> list[float]:
-        """The vector of one rank; what it does not tell this time is NaN."""
+        """Return the vector of one rank; numbers that it does not report this time are NaN."""
         before, names = self._starts[rank], self._fields[rank]
         after = self._width - before - len(names)
         return [0.0] * before + [values.get(name, NAN) for name in names] + [0.0] * after
 
     def unpack(self, sums: Sequence[float]) -> list[dict[str, float]]:
-        """What each rank tells, from the sum of their vectors."""
+        """Return the numbers that each rank reports, by name, from the sum of their vectors. NaN is left out."""
         told = []
         for start, names in zip(self._starts, self._fields, strict=True):
             values = zip(names, sums[start : start + len(names)], strict=True)

@@ -1,4 +1,4 @@
-"""What a run's speed was measured on and how: what has to be alike for two speeds to be compared."""
+"""Stamp of a run's speed: the hardware and settings that must be alike for two speeds to be compared."""
 
 import os
 import platform
@@ -17,27 +17,27 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 @dataclass(frozen=True)
 class Card:
-    """What a rank tells the others of itself, once. Plain values, since it travels."""
+    """Description of a rank, which the others receive once. Plain values only, since it is sent between processes."""
 
     host: str
     device: str
-    """Name of what it computes on."""
+    """Name of the GPU or processor that it computes on."""
     threads: int
-    """Of torch."""
+    """Number of torch's threads."""
     usable_cores: int
     """Cores that the process may use."""
     machine_cores: int
     cpu_mhz_max: float | None
     """Highest clock of the machine's cores; None where it is not reported."""
     gpus: tuple[tuple[str, int], ...] = ()
-    """Identity and number of the GPUs that it can look at."""
+    """UUID and number of each GPU whose metrics it can read."""
     gpu_mhz_max: float | None = None
     gpu_count: int = 0
-    """GPUs that it computes on, whether it can look at them or not."""
+    """Number of GPUs that it computes on, including those whose metrics it cannot read."""
 
 
 def make_card(device: torch.device, gpus: Sequence[Gpu], all_seen: bool) -> Card:
-    """This process's."""
+    """Return the card of this process."""
     clocks = [clock for gpu in gpus if (clock := gpu.max_clock()) is not None]
     count = torch.cuda.device_count() if all_seen else 1
     return Card(
@@ -54,17 +54,17 @@ def make_card(device: torch.device, gpus: Sequence[Gpu], all_seen: bool) -> Card
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_name(device: torch.device) -> str:
-    """The name of the GPU, or of the processor."""
+    """Return the name of the GPU, or of the processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
 
 
 def cpu_name() -> str:
-    """Model of the processor; its architecture where the model is not reported."""
+    """Return the model of the processor; its architecture if the model is not reported."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
@@ -74,10 +74,12 @@ def cpu_name() -> str:
 
 
 def make_stamp(cards: Sequence[Card], device: torch.device, gpu_mhz: float | None) -> dict[str, Any]:
-    """What is known of the machines, as JSON values; None for what they do not tell. Clocks are those of now.
+    """Return the stamp of the machines as JSON values; None for values that they do not report.
+
+    `cpu_mhz` is the present clock.
 
     Args:
-        gpu_mhz: clock of the GPUs in MHz, as a mean over the training.
+        gpu_mhz: mean clock of the GPUs over the training, in MHz.
     """
     first = cards[0]
     return {
@@ -94,14 +96,14 @@ def make_stamp(cards: Sequence[Card], device: torch.device, gpu_mhz: float | Non
         "cpu_mhz_max": first.cpu_mhz_max,
         "gpu_mhz": gpu_mhz,
         "gpu_mhz_max": first.gpu_mhz_max,
-        "torch": str(torch.__version__),  # a TorchVersion would have whoever reads the report import torch
+        "torch": str(torch.__version__),  # a TorchVersion would make every reader of the report import torch
         "cuda": torch.version.cuda if device.type == "cuda" else None,
         "cudnn": torch.backends.cudnn.version() if device.type == "cuda" else None,  # type: ignore[no-untyped-call]
     }
 
 
 def _cpu_clocks() -> tuple[float | None, float | None]:
-    """The present and the highest clock of the cores in MHz; None where the machine does not tell."""
+    """Return the present and the highest clock of the cores in MHz; None where the machine does not report it."""
     try:
         clocks = psutil.cpu_freq()
     except (OSError, NotImplementedError, AttributeError):

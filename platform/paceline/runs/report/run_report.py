@@ -49,9 +49,9 @@ class Checkpoint:
     step: int
     folder: Path
     size_bytes: int | None
-    """Of its files, by its manifest; None where that cannot be read."""
+    """Total size of its files according to its manifest, in bytes; None if the manifest cannot be read."""
     weights_sha256: str
-    """Of the file with the weights; empty where it is not known."""
+    """SHA-256 of the file with the weights; empty if unknown."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class RunReport:
 
     @property
     def results(self) -> str:
-        """The validation metrics with their best values, in a line; the training loss where there are none."""
+        """Return one line with the best value of each validation metric; without such metrics, the training loss."""
         rows = [row for row in self.rows if row.key.startswith("val/")]
         rows = rows or [row for row in self.rows if row.key == metrics.TRAIN_LOSS]
         return "; ".join(map(self._result, rows))

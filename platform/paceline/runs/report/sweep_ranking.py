@@ -43,12 +43,12 @@ class Ranking:
     """All settings of a sweep, those without a result included."""
 
     headings: Sequence[tuple[str, bool]]
-    """Text, and whether the column has numbers."""
+    """Text of each column, and True if the column has numbers."""
     rows: Sequence[RankedRow]
     left_out: int
     """Settings beyond `MOST_ROWS`."""
     has_time: bool
-    """Whether the time that a trial took is a column."""
+    """True if the duration of a trial is a column."""
 
 
 def ranking_of(
@@ -61,11 +61,11 @@ def ranking_of(
     """Return the table.
 
     Args:
-        trials: those of the sweep.
-        objectives: its metrics.
+        trials: trials of the sweep.
+        objectives: metrics of the sweep.
         ranked: settings with a result, best first.
-        others: settings without one.
-        is_speed_doubtful: marks the columns of speeds.
+        others: settings without a result.
+        is_speed_doubtful: True marks the columns of speeds as doubtful.
     """
     keys = axis_keys(trials)
     names = labels.short_names(keys)
@@ -144,14 +144,14 @@ def _metric_cell(summary: SettingSummary, metric: str) -> Cell:
 
 
 def _feasible_cell(summary: SettingSummary) -> Cell:
-    """Whether a finished setting keeps all constraints, else those that it breaks."""
+    """Return a cell with `yes` for a finished setting that satisfies all constraints, else the violated ones."""
     if summary.broken:
         return Cell(f"no: {', '.join(summary.broken)}", is_number=False)
     return Cell("yes" if summary.finished else "", is_number=False)
 
 
 def _mean_cell(summary: SettingSummary, measure: str) -> Cell:
-    """The mean over the finished trials, or over all where none has finished."""
+    """Return a cell with the mean over the finished trials, or over all trials if none has finished."""
     values = [value for trial in summary.finished or summary.trials if (value := ranking.value_of(trial, measure))]
     if not values:
         return Cell("")

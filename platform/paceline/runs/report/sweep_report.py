@@ -96,21 +96,21 @@ class SweepReport:
     result: SweepResult
     recorded: RecordedRun
     trials: Mapping[str, RecordedRun]
-    """By id, the trials' records, with the curves that are drawn."""
+    """Records of the trials by id, with the curves that are drawn."""
     ranked: Sequence[SettingSummary]
-    """The settings with a result, best first, those last that break a constraint."""
+    """Settings with a result, best first; those that violate a constraint are last."""
     others: Sequence[SettingSummary]
-    """Those without one, in the order of their trials."""
+    """Settings without a result, in the order of their trials."""
     ledger: Ledger | None
 
     @cached_property
     def feasible(self) -> list[SettingSummary]:
-        """The settings with a result that keep all constraints, best first."""
+        """Settings with a result that satisfy all constraints, best first."""
         return [summary for summary in self.ranked if not summary.broken]
 
     @property
     def best(self) -> SettingSummary | None:
-        """The best setting; None without a result that keeps all constraints."""
+        """Best setting that satisfies all constraints; None if none has a result."""
         return self.feasible[0] if self.feasible else None
 
     @cached_property
@@ -328,11 +328,11 @@ def sweep_report(folder: Path, store: RunStore | None = None) -> SweepReport:
     """Gather the report of a sweep. Changes nothing.
 
     Args:
-        folder: the sweep's own.
+        folder: folder of the sweep.
         store: see `sweep_in`.
 
     Raises:
-        EnvironmentFault: there is no sweep in it, or its journal is damaged.
+        EnvironmentFault: the folder holds no sweep, or its journal is damaged.
         ConfigError: the sweep's config is not valid any more, such as that of another version of Paceline.
     """
     with readable(folder):

@@ -23,7 +23,7 @@ FAILED_AS: dict[str, TrialState] = {"error": "failed", "diverged": "diverged", "
 """The state of a trial whose failure is of this kind. One that found a disk full succeeds once there is room."""
 TRACEBACK_FILE = "traceback.txt"
 MOST_CHARACTERS = 100_000
-"""Of a traceback that is kept; of a longer one, its beginning and its end."""
+"""Number of characters kept of a traceback; a longer one loses its middle."""
 LONGEST_LINE = 1000
 """Characters of a line that are kept."""
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ _AT_STEP = re.compile(r"\bat step (\d+)")
 
 
 class TrialCoordinator(RunCoordinator):
-    """A run's coordinator that also keeps why the trial failed."""
+    """A run's coordinator that also keeps the traceback of a failed trial."""
 
     registers_checkpoints = False  # that of the best trial is registered at the sweep's end
 
@@ -50,10 +50,10 @@ class TrialCoordinator(RunCoordinator):
             self.event("warning", {"code": "traceback-not-written", "message": message})
 
     def note_axes(self, step: int, params: Mapping[str, Any]) -> None:
-        """Add what the trial tries out to its record, as far as it is numbers: only a metric can be a chart's axis.
+        """Record the trial's numeric params as metrics: in MLflow, only a metric can be a chart's axis.
 
         Args:
-            step: from which on it has these values.
+            step: step from which the trial has these values.
         """
         now = int(time.time() * 1000)
         numbers = {key: float(value) for key, value in params.items() if key != "seed" and is_number(value)}
@@ -99,7 +99,7 @@ class RunningTrial(SavedAttempt):
     trial: Trial
     coordinator: TrialCoordinator
     writes: WriteQueue
-    """Of its record."""
+    """Queue of the writes to its record."""
     is_told: bool = False
     """True once Tune has the report of the rung where it waits."""
     reached: dict[str, float] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class RunningTrial(SavedAttempt):
 
     @property
     def has_ended(self) -> bool:
-        """True once it is over for good."""
+        """True once its state is final."""
         return self.trial.state in ENDED
 
     @property
@@ -188,12 +188,12 @@ class RunningTrial(SavedAttempt):
         self._turn("at_work")
 
     def release(self) -> None:
-        """It has no slot any more, and gets none until Tune asks for it again."""
+        """Take its slot away; it gets another one only when Tune asks for it again."""
         self._turn("waiting")
         self.slot = None
 
     def measure(self, step: int, values: Mapping[str, float], samples_per_second: float | None = None) -> None:
-        """Take in the metrics of a step."""
+        """Update the trial with the metrics of a step."""
         known = self.trial.samples_per_second
         speed = values.get("samples_per_second", known if samples_per_second is None else samples_per_second)
         of_the_trial = {key: value for key, value in values.items() if not key.startswith(metrics.SYSTEM)}
@@ -202,17 +202,17 @@ class RunningTrial(SavedAttempt):
         self.trial = replace(self.trial, steps=steps, metrics=known_now, samples_per_second=speed)
 
     def wait_at_rung(self, values: dict[str, float]) -> None:
-        """It has reached a rung, and waits there."""
+        """Note that it has reached a rung and waits there."""
         self.rung, self.reached, self.is_told = values, values, False
         self.trial = replace(self.trial, samples=int(values["samples"]))
 
     def leave_rung(self) -> None:
-        """Tune lets it resume from its rung."""
+        """Note that Tune lets it continue from its rung."""
         assert self.rung is not None
         self.answered_step, self.rung, self.is_told = int(self.rung["step"]), None, False
 
     def lose_group(self) -> None:
-        """Its group, if one has taken it, has released it, or is gone."""
+        """Note that its group, if it has one, has released it or is gone."""
         if self.state == "at_work":  # what nobody was at work on took no time
             self.trial = replace(self.trial, seconds=self.seconds)
         if self.begun is not None:
@@ -220,7 +220,7 @@ class RunningTrial(SavedAttempt):
         self.begun = None
 
     def conclude(self, ending: Mapping[str, Any]) -> None:
-        """Take in how its workers say that it ended."""
+        """Apply the final state that its workers report."""
         self.lose_group()
         stopped: tuple[TrialState, str] = self.stopping or ("paused", "")
         self.stopping, self.rung, self.is_told = None, None, False
@@ -246,13 +246,13 @@ class RunningTrial(SavedAttempt):
         )
 
     def end(self, state: TrialState, reason: str) -> None:
-        """End it, or let it rest, without a word of its workers."""
+        """End or pause it without a report from its workers."""
         self.lose_group()
         self.stopping, self.rung, self.is_told = None, None, False
         self.trial = replace(self.trial, state=state, reason=reason)
 
     def report(self) -> TrialReport:
-        """Return what Tune gets now."""
+        """Return the current report for Tune."""
         if self.rung is not None and not self.has_ended and self.stopping is None:
             self.is_told = True
             return TrialReport("running", {**self.trial.metrics, **self.rung}, self.trial.checkpoint)
@@ -260,10 +260,10 @@ class RunningTrial(SavedAttempt):
 
 
 def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
-    """Return what Tune gets about a trial that has ended: its metrics, and how far it came in each unit of a budget.
+    """Return Tune's result of an ended trial: its metrics, and the amount trained in each budget unit.
 
     Args:
-        rung: the values at the rung that it reached last, if any. A trial that did not finish came no further.
+        rung: the values at the last rung that it reached, if any. They are the amounts of a trial that did not finish.
     """
     amounts = {unit: rung.get(unit, 0.0) for unit in ("samples", "epochs", "seconds")}
     if trial.state == "finished":
@@ -273,9 +273,9 @@ def end_values(trial: Trial, rung: Mapping[str, float]) -> dict[str, float]:
 
 
 def _step_of(failure: Mapping[str, Any]) -> int:
-    """The step at which training diverged, as the reason tells it; 0 when it tells none.
+    """Return the step at which training diverged, parsed from the reason; 0 if the reason contains none.
 
-    Metrics come at some steps only, the last ones long before it perhaps.
+    Metrics are only reported at some steps, the last of which may be long before.
     """
     found = _AT_STEP.search(failure["reason"]) if failure["kind"] == "diverged" else None
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""When a sweep ends early: a target that is reached, metrics that nobody reports, a disk that stays full."""
+"""Rules that end a sweep early: a target is reached, nobody reports a metric, or a disk stays full."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -40,22 +40,22 @@ class SweepRules:
     slots: int
     max_failures: int
     fresh_processes: bool
-    """True: each trial gets processes of its own."""
+    """True if each trial gets new processes."""
     target: float | None = None
-    """The sweep is over once a trial's first objective is as good as this."""
+    """Value of the first objective at which the sweep ends, once a trial reaches it."""
     trial_seconds: float | None = None
-    """A trial is over after so long on worker groups."""
+    """Maximum seconds of a trial on worker groups."""
     constraints: tuple[Constraint, ...] = ()
-    """The best trial keeps all of them."""
+    """Constraints that the best trial has to satisfy."""
     goal: Goal | None = None
-    """The cost to reach this is reported."""
+    """Goal whose cost is reported."""
 
     def never_reported(self, trial: Trial, reported: Collection[str]) -> str:
-        """Tell why nothing can be compared: a trial has finished, or was evaluated, without a metric of the sweep
-        that no other has either; empty when it can. A value that is not finite counts as reported.
+        """Return the reason why trials cannot be compared, or empty text if they can: a trial has finished, or was
+        evaluated, without a metric of the sweep that no other trial has either. A non-finite value counts as reported.
 
         Args:
-            reported: the names of the metrics of all trials.
+            reported: names of the metrics of all trials.
         """
         goals = {name for name, _ in self.objectives}
         compared = dict.fromkeys([*(name for name, _ in self.objectives), *(own.metric for own in self.constraints)])
@@ -89,20 +89,20 @@ class SweepRules:
 
 
 class DiskRoom:
-    """Counts the trials that found no room.
+    """Counts consecutive trials that found a disk full.
 
-    The sweep continues after the first one, which may have needed more than others, or have run on a node of its own.
-    It stops at once when the sweep's own folder takes nothing more.
+    The sweep continues after the first one, which may have needed more room than others, or have run on another node.
+    It stops at once if the disk of the sweep's own folder is full.
     """
 
     def __init__(self, folder: Path, probe: Callable[[Path], bool] = has_room) -> None:
         self.reason = ""
-        """The reason why trials are left for a later launch, that of the newest one; empty when none is."""
+        """Reason why the newest affected trial is left for a later launch; empty if none is."""
         self._folder, self._probe = folder, probe
         self._in_a_row = 0
 
     def was_found(self) -> None:
-        """A trial has finished, and saved its state."""
+        """Note that a trial has finished and saved its state."""
         self._in_a_row = 0
 
     def was_lacking(self, reason: str) -> bool:

@@ -73,7 +73,7 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._entries: list[LogEntry] = []
         self._commit: asyncio.Future[None] | None = None
-        """Of the entries that still wait."""
+        """Future of the entries that are not yet written; None if there are none."""
 
     def put(self, *entries: LogEntry) -> "asyncio.Future[None]":
         """Have entries appended soon; the future is done once they are durable. Called on the event loop."""

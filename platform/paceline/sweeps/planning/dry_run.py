@@ -19,14 +19,14 @@ from paceline.sweeps.sweep_folder import UnfinishedSweep
 
 FIRST_ROWS = 50
 LAST_ROWS = 5
-"""Of a longer table only its first and its last rows are shown."""
+"""Number of last rows of a table that are shown. A longer table shows only its first and its last rows."""
 SHOWN_RUNGS = 8
 _BATCH = {
     "data.global_batch_size": ("global batch", "global_batch_size"),
     "data.micro_batch_size": ("micro batch", "micro_batch_size"),
     "trainer.gradient_accumulation_steps": ("accumulation", "gradient_accumulation_steps"),
 }
-"""Key of the config: heading and attribute of what is derived."""
+"""Config key to heading and attribute of the derived value."""
 _TRIAL_FIELDS = (
     "lr",
     "global_batch_size",
@@ -41,16 +41,16 @@ _TRIAL_FIELDS = (
 def dry_run(config: ExperimentConfig, as_json: bool, address: str | None = None, intent: Intent = "continue") -> int:
     """Check all trials of a sweep and print them. Starts nothing.
 
-    Returns the exit code: that of a lacking environment where this machine cannot run the sweep.
+    Returns the exit code: that of an environment fault if this machine cannot run the sweep.
 
     Args:
-        config: with a `sweep` section.
+        config: config with a `sweep` section.
         as_json: print one object.
-        address: a Ray cluster's address, whose size is not asked for; None: this machine.
+        address: a Ray cluster's address, whose size is not queried; None for this machine.
         intent: which sweep the command works on.
 
     Raises:
-        ConfigError: something about the config or its trials is wrong.
+        ConfigError: the config or one of its trials is not valid.
     """
     found = forecast(config, address, intent)
     code = BAD_ENVIRONMENT if found.slots.fault else OK

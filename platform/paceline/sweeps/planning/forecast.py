@@ -68,20 +68,20 @@ class Preview:
 
     rows: list[PlannedTrialRow]
     total_samples: int | None
-    """Training samples of all trials, if none of them ends early; None where that of one is not known, or
-    without trials."""
+    """Training samples of all trials, if none of them ends early; None without trials, or if the number of one is
+    unknown."""
 
 
 @dataclass(frozen=True)
 class SlotForecast:
-    """Number of trials that are going to run side by side, each on a worker group of its own."""
+    """Number of trials that will run at the same time, each on a separate worker group."""
 
     number: int | None
-    """None where it depends on a cluster, or where there is no room for a single group."""
+    """Number of slots; None if it depends on a cluster, or if a single group does not fit."""
     fault: str
     """The reason why this machine cannot run the sweep; empty when it can."""
     shapes: list[GroupShape]
-    """Of each trial; a single one where the trials are not known."""
+    """Shape of each trial's worker group; a single shape if the trials are unknown."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RungPlan:
     amounts: list[float]
     """The rungs before the end of the longest trial, the first `MOST_RUNGS` of them."""
     length: float | None
-    """Of the longest trial; None where it is not known."""
+    """Amount of the longest trial, in `budget_unit`; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of training at a speed that was measured; what comes beside it, such as evaluation, is left out."""
+    """Cost of training at a measured speed, without other work such as evaluation."""
 
     speed: Speed
     seconds: float | None
@@ -133,7 +133,7 @@ class Forecast:
 
     sweep: SweepConfig
     made: PlannedTrials
-    """Of an extension without the trials that have ended."""
+    """Planned trials; in an extension, without those that have ended."""
     preview: Preview
     notes: list[str]
     """Warnings while the trials were made."""
@@ -159,15 +159,15 @@ class Forecast:
 
 
 def forecast(config: ExperimentConfig, address: str | None = None, intent: Intent = "continue") -> Forecast:
-    """Find out what a sweep is going to do. Starts nothing, and writes nothing.
+    """Forecast a sweep. Starts nothing, and writes nothing.
 
     Args:
-        config: with a `sweep` section.
-        address: a Ray cluster's address; None: this machine, or inside a submitted job its cluster.
+        config: config with a `sweep` section.
+        address: a Ray cluster's address; None for this machine, or inside a submitted job for its cluster.
         intent: which sweep the command works on.
 
     Raises:
-        ConfigError: something about the config or its trials is wrong, or the sweep cannot be extended.
+        ConfigError: the config or one of its trials is not valid, or the sweep cannot be extended.
     """
     section = section_of(config)
     if problems := missing_modules(config.model_dump()):
@@ -200,7 +200,7 @@ def forecast(config: ExperimentConfig, address: str | None = None, intent: Inten
 
 
 def _extended(home: Path) -> tuple[ExtendedSweep, dict[str, Trial]]:
-    """The sweep that is extended, and those of its trials that have ended."""
+    """Return the extended sweep, and its trials that have ended."""
     newest = SWEEPS.last(home)
     assert newest is not None
     ended = read_log(newest.path).ended
@@ -226,10 +226,10 @@ def describe_trials(
     """Batch sizes, learning rate, steps and samples of each trial.
 
     Args:
-        recorded: what is known of data whose size is only known when they are loaded.
+        recorded: recorded facts about data whose size is otherwise only known after loading.
 
     Raises:
-        ConfigError: one is not a valid config; those that `plan_trials` returns are.
+        ConfigError: a trial's config is not valid; those that `plan_trials` returns are valid.
     """
     rows = [_row(trial_config(config, planned.params), planned, recorded) for planned in planned_trials]
     samples = [row.samples for row in rows if row.samples is not None]

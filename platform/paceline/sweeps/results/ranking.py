@@ -22,7 +22,7 @@ MEASURES: Mapping[str, Mode] = {
     "samples": "min",
     "steps": "min",
 }
-"""Measures that every trial has beside its metrics, and which way each is better."""
+"""Measures that every trial has in addition to its metrics, and the direction in which each is better."""
 _LAST_PARTS: Mapping[str, Mode] = {"loss": "min", "accuracy": "max"}
 _ENCODER = json.JSONEncoder(sort_keys=True, default=repr)
 
@@ -76,10 +76,10 @@ def metric_names(trials: Iterable[Trial]) -> list[str]:
 
 
 def objective_of(metric: str, objectives: Sequence[Objective]) -> Objective:
-    """A metric and which way it is better: as the objectives say, or as is known of Paceline's own metrics.
+    """Return a metric and its direction, from the objectives or from the table of Paceline's own metrics.
 
     Raises:
-        ValueError: neither says it.
+        ValueError: the direction is in neither.
     """
     known = {**MEASURES, **dict(objectives)}
     mode = known.get(metric) or _LAST_PARTS.get(metric.rpartition("/")[2])
@@ -118,12 +118,12 @@ def ranked(trials: Sequence[Trial], objectives: Sequence[Objective]) -> list[Set
 
 
 def rank_of(summary: SettingSummary, objectives: Sequence[Objective]) -> tuple[float, ...]:
-    """Sorts settings, best first, by what `ranked` says."""
+    """Sort key for settings, best first, in the order of `ranked`."""
     return (bool(summary.broken), -_seeds(summary, objectives[0][0]), *_mean_losses(summary, objectives))
 
 
 def best_setting(trials: Sequence[Trial], objectives: Sequence[Objective]) -> SettingSummary | None:
-    """The first of `ranked`; None where there is none, or each setting breaks a constraint."""
+    """Return the first of `ranked`; None if it is empty, or if each setting violates a constraint."""
     settings = ranked(trials, objectives)
     return settings[0] if settings and not settings[0].broken else None
 
@@ -233,7 +233,7 @@ def _losses(trial: Trial, objectives: Sequence[Objective]) -> tuple[float, ...]:
 
 
 def _loss(value: float | None, mode: Mode) -> float:
-    """The value as something to make small; infinite when there is none."""
+    """Return the value as a quantity to minimize; infinite without a value."""
     if value is None or math.isnan(value):
         return math.inf
     return value if mode == "min" else -value
@@ -253,13 +253,13 @@ class BestSetting:
         self._objectives = objectives
         self._metrics = [metric for metric, _ in objectives]
         self._trials: dict[str, dict[str, Trial]] = {}
-        """Of each setting, by id."""
+        """Finished trials by setting, then by trial id."""
         self._ranks: dict[str, _Rank] = {}
         self._heap: list[tuple[_Rank, str]] = []
         """Ranks and settings, outdated ones among them."""
 
     def add(self, trial: Trial) -> None:
-        """Take in how a trial stands; only a finished one counts."""
+        """Add a trial; only a finished one counts."""
         if trial.state != "finished":
             return
         key = setting_key(trial)

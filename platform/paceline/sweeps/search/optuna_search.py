@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 MOST_IN_VAIN = 100
 """Proposals in a row that are not a valid config after which the search gives up."""
 MOST_RESULTS = 750
-"""The sampler goes over all results for each proposal (30 ms for 5,000 of them), so more than these are thinned out."""
+"""Maximum number of results: the sampler reads all of them for each proposal (30 ms for 5,000), so more are thinned."""
 KEPT_RESULTS = 500
-"""Results that are left then."""
+"""Number of results that are left after thinning."""
 KEPT_BEST = 100
 """Best results among those: TPE takes at most 25 results for good ones. The others are the newest."""
 
@@ -142,7 +142,7 @@ class _Proposal:
     """A setting that Optuna proposed, with a trial for each seed."""
 
     number: int
-    """Of the study's trial."""
+    """Number of the trial in the Optuna study."""
     planned_trials: list[PlannedTrial]
     open: set[str] = field(default_factory=set)
     """Ids of its trials that have not ended."""
@@ -188,7 +188,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         self._recall(known)
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """The next trial, for Tune's trial; None when all slots are taken, FINISHED when there are enough."""
+        """Return the next trial, for Tune's trial; None if all slots are taken, FINISHED if there are enough trials."""
         if len(self._running) >= self._slots:
             return None
         if not self._waiting and not self._propose():
@@ -256,7 +256,7 @@ class OptunaSearch(Searcher):  # type: ignore[misc]
         return mean_violations(with_violations(trial, self._limits).violations for trial in _counted(trials))
 
     def _recall(self, known: Sequence[Trial]) -> None:
-        """Take up what an earlier launch has left."""
+        """Restore the state that an earlier launch has left."""
         proposals: dict[int, dict[str, Trial]] = {}
         for trial in sorted(known, key=planned_order):
             proposals.setdefault(self._number(trial), {})[trial.id] = trial

@@ -33,15 +33,15 @@ PINS = 3
 
 
 class TrialTrainable(tune.Trainable):  # type: ignore[misc]
-    """One trial at a time; Tune gives it another one by `reset_config`, so that its process is started once.
+    """Tune's trainable, which runs one trial at a time and takes the next one in `reset_config` without a new process.
 
-    What goes wrong is a result, not an exception, which would cost the process.
+    A failure is a result, not an exception, because an exception would end the process.
     """
 
     _spec: TrialSpec | None
-    """Of the trial as it is; made when it is first needed."""
+    """Spec of the current trial; created on first use."""
     _told_step: int
-    """Of the last rung that the coordinator reported during this stay."""
+    """Step of the last rung that the coordinator reported since this process took the trial; 0 before the first."""
 
     def setup(self, config: dict[str, Any], coordinator: Any = None, specs: TrialSpecBuilder | None = None) -> None:
         assert specs is not None
@@ -68,7 +68,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         return True
 
     def save_checkpoint(self, checkpoint_dir: str) -> str:
-        """Write down where the trial's newest checkpoint is, and keep it from being pruned."""
+        """Write the path of the trial's newest checkpoint to a file, and pin the checkpoint."""
         pinned = None
         if self._checkpoint:
             with suppress(OSError, StoreFault):  # without room for it, nobody can take the trial over from here
@@ -123,13 +123,13 @@ def _reason(error: ConfigError | EnvironmentFault) -> str:
 
 
 def pin(checkpoint: Path, folder: Path, keep: int = PINS) -> Path | None:
-    """A second name for a checkpoint, under which training does not prune it; None when it is gone.
+    """Copy a checkpoint to `folder`, where training does not prune it; None if the checkpoint is gone.
 
-    The files are linked where the file system can, so that they take no more room. Of the checkpoints pinned in
-    `folder`, the `keep` that were pinned last stay.
+    Files are hard links if the file system supports them, and then take no extra space. Of the checkpoints in `folder`,
+    the `keep` that were pinned last stay.
 
     Raises:
-        OSError: the disk is full or not writable. What was pinned before stays.
+        OSError: the disk is full or not writable. Checkpoints that were pinned before stay.
     """
     pinned = folder / checkpoint.name
     if not is_same(checkpoint, pinned) and not _place(checkpoint, pinned):
@@ -142,13 +142,13 @@ def pin(checkpoint: Path, folder: Path, keep: int = PINS) -> Path | None:
 
 
 def adopt(pinned: Path, checkpoints: Path) -> bool:
-    """Make a pinned checkpoint the one that training in `checkpoints` resumes from; returns whether it is.
+    """Make a pinned checkpoint the one from which training in `checkpoints` resumes; return True if it is.
 
-    What is there stays when the pinned one is gone, or was pinned from there, as the newest of `checkpoints` is then
-    at least as new.
+    The existing checkpoints stay if the pinned one is gone. They also stay if it was pinned from `checkpoints`, whose
+    newest one is then at least as new.
 
     Raises:
-        OSError: the disk is full or not writable. What is there stays.
+        OSError: the disk is full or not writable. The existing checkpoints stay.
     """
     own = [path for _, path in numbered(checkpoints)]
     if own and (own[0].name == pinned.name and is_same(pinned, own[0])):
@@ -172,7 +172,7 @@ def is_same(one: Path, other: Path) -> bool:
 
 
 def _place(checkpoint: Path, target: Path) -> bool:
-    """Put a checkpoint in a place as a whole, over another one; False when it is gone."""
+    """Copy a checkpoint and rename the complete copy to `target`, replacing another one; return False if it is gone."""
     temporary = target.with_name(f".{target.name}.linking")
     shutil.rmtree(temporary, ignore_errors=True)
     try:

@@ -1,7 +1,7 @@
 """Test of equivalence over seeds: a technique trains as well as the baseline, with a margin set beforehand.
 
-That a test finds no significant difference says nothing: with few seeds it never does. Here the burden is on the
-technique: it is equivalent when the data exclude that it differs by the margin or more.
+A test that finds no significant difference proves nothing: with few seeds it never finds one. Here the burden of proof
+is on the technique: it is equivalent if the data exclude that it differs by the margin or more.
 """
 
 from collections.abc import Sequence
@@ -19,30 +19,30 @@ from paceline.tuneups.statistics.intervals import Interval, student_interval
 Parity = Literal["equivalent", "worse", "better", "undecided"]
 
 ERROR = 0.05
-"""Of each of the two one-sided tests."""
+"""Error level of each of the two one-sided tests."""
 LEAST_SPREAD = 0.05
-"""A standard deviation of the differences below this part of the margin is taken for this: that of few seeds may be
-zero by chance, of a metric that takes few values most of all."""
+"""Least standard deviation of the differences, as a share of the margin: that of few seeds may be zero by chance, above
+all for a metric with few distinct values."""
 MOST_SEEDS = 1024
 
 
 @dataclass(frozen=True)
 class QualityComparison:
-    """Quality of a technique's models beside the baseline's."""
+    """Quality of a technique's models compared with the baseline's."""
 
     difference: Interval
-    """Mean of the technique minus that of the baseline, in the metric's unit, with its interval: each end of it is the
-    bound of a one-sided test at `error`."""
+    """Mean of the technique minus that of the baseline, in the metric's unit, with its interval. Each end is the bound
+    of a one-sided test at `error`."""
     verdict: Parity
     """`equivalent`: shown to differ by less than the margin. `worse`, `better`: shown to differ in this direction, and
     not shown to stay within the margin. `undecided`: none of these, more seeds are needed."""
     is_not_inferior: bool
-    """Shown to be worse by less than the margin, or not at all; a gain does not stand against this one."""
+    """True if shown to be worse by less than the margin, or not at all; it may also be better by any amount."""
     margin: float
     seeds: int
     seeds_needed: int | None = None
-    """How many seeds are likely to show that a technique is equivalent which does not differ, going by these; None for
-    fewer than two."""
+    """Number of seeds that are likely to show equivalence of a technique that does not differ, estimated from these
+    seeds; None for fewer than two seeds."""
 
 
 def compare_quality(
@@ -56,21 +56,20 @@ def compare_quality(
     """Compare the final metric over seeds by two one-sided t tests (Schuirmann 1987, Journal of Pharmacokinetics and
     Biopharmaceutics 15: 657) of the differences seed by seed.
 
-    A t interval takes the differences for about normal; at 5 % it is on each side 6.3 standard errors wide with 2
-    seeds, 2.9 with 3 and 2.1 with 5, so that 2 decide little. One seed decides nothing. A technique with a value that
-    is not finite has diverged, and is worse.
+    A t interval assumes that the differences are about normal. At 5 % it is on each side 6.3 standard errors wide with
+    2 seeds, 2.9 with 3 and 2.1 with 5, so that 2 seeds decide little. One seed decides nothing. A technique with a
+    value that is not finite has diverged, and is worse.
 
     Args:
-        baseline: the metric after training, one for each seed.
-        technique: the same of the technique, of the same seeds in the same order.
-        margin: the difference that matters, in the metric's unit; chosen before the data are seen.
-        mode: whether the metric is good when it is high (`max`) or low (`min`).
-        error: the chance that a technique which is worse by the margin is called equivalent, or not inferior.
-        claim_error: the chance that one which does not differ is called worse; likewise better.
+        baseline: metric of the baseline after training, one for each seed.
+        technique: metric of the technique, for the same seeds in the same order.
+        margin: difference that matters, in the metric's unit; chosen before the data are seen.
+        mode: direction of improvement: `max` if a high metric is better, `min` if a low one is.
+        error: probability that a technique that is worse by the margin is called equivalent, or not inferior.
+        claim_error: probability that a technique that does not differ is called worse; likewise better.
 
     Raises:
-        ValueError: for a margin that is not positive, values of different number, no values, or a baseline that is not
-            finite.
+        ValueError: the margin is not positive, the numbers of values differ or are 0, or the baseline is not finite.
     """
     if not 0 < margin < inf:
         raise ValueError("the margin must be a positive number")
@@ -97,18 +96,18 @@ def compare_quality(
 def seeds_needed(spread: float, margin: float, power: float = 0.8, error: float = ERROR) -> int:
     """Return the seeds needed to show, with probability `power`, that a technique without a difference is equivalent.
 
-    By the usual approximation, which takes the estimated spread for the true one in the t statistic's shift.
+    Uses the common approximation that treats the estimated spread as the true one in the t statistic's shift.
 
     Args:
         spread: standard deviation of the difference between technique and baseline of the same seed.
         margin: as in `compare_quality`.
-        error: likewise.
+        error: as in `compare_quality`.
 
     Returns:
-        2 at least, and at most `MOST_SEEDS`.
+        At least 2, and at most `MOST_SEEDS`.
 
     Raises:
-        ValueError: for a negative spread, a margin that is not positive, or a power that is not between 0 and 1.
+        ValueError: the spread is negative, the margin is not positive, or the power is not between 0 and 1.
     """
     if not 0 <= spread < inf or not 0 < margin < inf or not 0 < power < 1:
         raise ValueError("needs a spread of at least 0, a positive margin, and a power between 0 and 1")
@@ -127,7 +126,7 @@ def _power(count: int, spread: float, margin: float, error: float) -> float:
 
 
 def _verdict(better: Interval, claimed: Interval, margin: float) -> Parity:
-    """From intervals of how much better the technique is."""
+    """Return the verdict, from intervals of the technique's improvement."""
     if -margin < better.low and better.high < margin:
         return "equivalent"
     if claimed.high < 0:

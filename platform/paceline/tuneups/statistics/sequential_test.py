@@ -1,8 +1,8 @@
-"""Test over builds of which configs differ in speed from the config that each is compared with.
+"""Test over builds that finds the configs that differ in speed from the config that each is compared with.
 
-Within one build a difference can be measured as exactly as one likes, and still be an accident of that build: where its
-memory happens to lie. So the build is the sampling unit. Each gives one log ratio of speeds for each hypothesis, and
-Student's t test is over these.
+Within one build a difference can be measured with any precision, and still be an accident of that build, such as where
+its memory lies. So the build is the sampling unit. Each build gives one log ratio of speeds for each hypothesis, and
+Student's t test is applied to these.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,36 +19,36 @@ from paceline.tuneups.statistics.intervals import Interval, as_ratios
 SpeedVerdict = Literal["gain", "no gain", "regression"]
 
 LOOKS = (3, 4, 6, 9, 12)
-"""After how many builds a test may be looked at. The last one is the most builds that are made."""
+"""Numbers of builds after which a test looks at its data. The last one is the largest number of builds."""
 LEAST_EFFECT = 0.02
-"""Differences in speed below this are called none, however surely they are there."""
+"""Smallest difference in speed that counts. A smaller one is called `no gain`, however significant it is."""
 LEAST_DEVIATION = 0.002
-"""A standard deviation between builds below this is taken for this: that of three builds may be near zero by chance."""
+"""Least standard deviation between builds that is used: that of three builds may be near zero by chance."""
 PRIOR_FREEDOM, PRIOR_SHARE = 4.0, 0.25
-"""Degrees of freedom that the variance of the others counts for at the most, and as a part of those that it has."""
+"""The pooled variance of the others counts for at most this many degrees of freedom, and this share of its own."""
 HOPE = 1.0
-"""By how many standard errors an effect may be larger than it seems, before it is given up."""
+"""Standard errors that are added to an estimated effect before it is judged hopeless."""
 FEWEST_TO_PROJECT = 4
-"""With fewer builds, their variance does not say whether the last look will decide."""
+"""Fewest builds whose variance is used to project whether the last look will decide."""
 PRECISION = 0.1
-"""Half of an interval of a log ratio that is narrow enough to be reported: about 10 %."""
+"""Largest half-width of a log ratio's interval that is precise enough to be reported: about 10 %."""
 MOST_BUILDS = 200
-"""Nobody waits for more."""
+"""Largest number of builds that is projected."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The speed of a config over another's, over builds."""
+    """Speed of a config over that of another one, measured over builds."""
 
     verdict: SpeedVerdict
     interval: Interval
-    """It excludes 1 exactly when the test rejected that the two are equally fast, and holds at all looks together."""
+    """Interval of the speed ratio, valid at all looks. It excludes 1 exactly if the test rejected equal speeds."""
     builds: int
     looks: int = 0
-    """How often it was tested."""
+    """Number of looks at which it was tested."""
     builds_needed: int | None = None
-    """How many builds in all would decide it, if estimate and deviation stay what they are; None where it is decided,
-    where the estimate is too small to count, and where it would take more than `MOST_BUILDS`."""
+    """Total number of builds that would decide it, if estimate and deviation stay the same. None if it is decided, if
+    the estimate is too small to count, or if more than `MOST_BUILDS` would be needed."""
 
 
 UNKNOWN = Interval(0.0, -inf, inf)
@@ -60,9 +60,9 @@ class _Hypothesis:
 
     log_ratios: list[float] = field(default_factory=list)
     interval: Interval = UNKNOWN
-    """Of the log ratio, as the look saw it at which it was rejected, or was not rejected the last time."""
+    """Interval of the log ratio at the look that rejected the hypothesis, or at the latest look."""
     builds: int = 0
-    """How many there were at that look."""
+    """Number of builds at that look."""
     looks: int = 0
     is_rejected: bool = False
 
@@ -72,19 +72,19 @@ class _Hypothesis:
 
     @property
     def freedom(self) -> int:
-        """Degrees of freedom of its own variance; 0 where it has none."""
+        """Degrees of freedom of its own variance; 0 with fewer than 2 builds."""
         return max(0, len(self.log_ratios) - 1)
 
     @property
     def variance(self) -> float:
         """Variance of a log ratio."""
         mean = self.mean
-        squares = fsum((each - mean) ** 2 for each in self.log_ratios)  # NumPy takes longer for so few
+        squares = fsum((each - mean) ** 2 for each in self.log_ratios)  # NumPy is slower for this few values
         return max(LEAST_DEVIATION**2, squares / self.freedom)
 
 
 class _Estimate(NamedTuple):
-    """A mean log ratio, and how sure it is."""
+    """Mean log ratio, its standard error and degrees of freedom."""
 
     mean: float
     standard_error: float
@@ -96,17 +96,17 @@ class _Estimate(NamedTuple):
         return 2 * float(stdtr(self.freedom, -abs(self.mean) / self.standard_error))
 
     def interval(self, level: float) -> Interval:
-        """Student's interval with an error of `level`."""
+        """Return Student's interval with an error of `level`."""
         half = float(stdtrit(self.freedom, 1 - level / 2)) * self.standard_error
         return Interval(self.mean, self.mean - half, self.mean + half)
 
 
 class SequentialTest:
-    """Tests several hypotheses at looks that are fixed beforehand, with at most `alpha` as the chance of any false
-    rejection.
+    """Tests several hypotheses at looks that are fixed beforehand. The probability of any false rejection is at most
+    `alpha`.
 
     The variance of a few builds says little: of three, Student's t needs 27 standard errors where nine would need 4. So
-    each is moderated by the mean variance of the others, A/A among them, as if that came from a few further builds
+    each is moderated by the mean variance of the others, A/A included, as if that came from a few further builds
     (Smyth 2004, "Linear models and empirical Bayes methods for assessing differential expression in microarray
     experiments", Statistical Applications in Genetics and Molecular Biology 3, equation 7). There, the weight is
     estimated; here it is small and fixed, and a variance is only ever raised: a technique that is noisier than the
@@ -114,11 +114,12 @@ class SequentialTest:
     rejection stayed within `alpha`.
 
     At the look after n of N builds, `alpha` n / N may have been spent (Lan and DeMets 1983, "Discrete sequential
-    boundaries for clinical trials", Biometrika 70; linear spending). What is new of it is the level of Holm's procedure
-    (1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6) over the
-    hypotheses that no earlier look has rejected. As long as no true hypothesis has been rejected, all true ones are
-    among these, so that the chance of a false rejection at this look is at most its level; the levels add up to
-    `alpha`. That holds however the hypotheses depend on each other, and whatever else ends the test early.
+    boundaries for clinical trials", Biometrika 70; linear spending). The part that is new at this look is the level of
+    Holm's procedure (1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
+    Statistics 6) over the hypotheses that no earlier look has rejected. As long as no true hypothesis has been
+    rejected, all true ones are among these, so that the chance of a false rejection at this look is at most its level;
+    the levels add up to `alpha`. That holds however the hypotheses depend on each other, and whatever else ends the
+    test early.
 
     A rejected hypothesis may be measured further, until its interval is narrow enough. The intervals of its looks hold
     together (Jennison and Turnbull 1989, "Interim analyses: the repeated confidence interval approach", Journal of the
@@ -126,10 +127,10 @@ class SequentialTest:
     """
 
     def __init__(self, names: Sequence[str], alpha: float, looks: Sequence[int] = LOOKS) -> None:
-        """Begin without builds.
+        """Create a test without builds.
 
         Raises:
-            ValueError: for an `alpha` that is not between 0 and 1, or looks that are not increasing from 2.
+            ValueError: `alpha` is not between 0 and 1, or the looks are not increasing from at least 2.
         """
         if not 0 < alpha < 1 or not looks or looks[0] < 2 or list(looks) != sorted(set(looks)):
             raise ValueError("needs alpha between 0 and 1, and increasing looks of at least 2 builds")
@@ -141,17 +142,17 @@ class SequentialTest:
 
     @property
     def names(self) -> list[str]:
-        """All hypotheses, in their order."""
+        """Names of all hypotheses, in order."""
         return list(self._hypotheses)
 
     @property
     def open(self) -> list[str]:
-        """The hypotheses that more builds may decide, in their order."""
+        """Names of the hypotheses that more builds may decide, in order."""
         return [name for name, each in self._hypotheses.items() if not each.is_rejected and name not in self._dropped]
 
     @property
     def imprecise(self) -> list[str]:
-        """The rejected hypotheses whose interval is still wide."""
+        """Names of the rejected hypotheses whose interval is still wide."""
         return [
             name
             for name, each in self._hypotheses.items()
@@ -159,16 +160,16 @@ class SequentialTest:
         ]
 
     def drop(self, name: str) -> None:
-        """Measure a hypothesis no longer. It still counts in the correction."""
+        """Stop measuring a hypothesis. It still counts in the correction."""
         self._dropped.add(name)
 
     def add(self, log_ratios: Mapping[str, float], equal: float | None = None) -> None:
-        """Take the log ratios of one build, without those of dropped hypotheses, and of decided ones whose interval is
-        narrow. A hypothesis that has no hope to be rejected by the last look is dropped, which cannot lead to a false
+        """Add the log ratios of one build, without those of dropped hypotheses, and of decided ones whose interval is
+        narrow. A hypothesis that is unlikely to be rejected by the last look is dropped, which cannot lead to a false
         rejection.
 
         Args:
-            equal: that of a config over itself.
+            equal: log ratio of a config over itself.
         """
         if equal is not None:
             self._equal.log_ratios.append(equal)
@@ -180,10 +181,10 @@ class SequentialTest:
                 self.drop(name)
 
     def look(self, builds: int) -> None:
-        """Test what is open after so many builds.
+        """Test the open hypotheses after this number of builds.
 
         Raises:
-            ValueError: no look was planned after so many builds.
+            ValueError: no look was planned after this number of builds.
         """
         if builds not in self.looks:
             raise ValueError(f"no look was planned after {builds} builds, but after {self.looks}")
@@ -207,19 +208,19 @@ class SequentialTest:
             left -= hypothesis.is_rejected
 
     def _refine(self, level: float) -> None:
-        """Narrow the intervals of hypotheses that were rejected at an earlier look, and measured since."""
+        """Narrow the intervals of hypotheses that were rejected at an earlier look and have been measured since."""
         for hypothesis in self._hypotheses.values():
             estimate = self._estimate(hypothesis)
             if not hypothesis.is_rejected or len(hypothesis.log_ratios) == hypothesis.builds or estimate is None:
                 continue
             now, before = estimate.interval(level), hypothesis.interval
             low, high = max(now.low, before.low), min(now.high, before.high)
-            if low <= high:  # otherwise one of them is wrong, and nobody knows which
+            if low <= high:  # otherwise one of them is wrong, and it is unknown which
                 hypothesis.interval = Interval(min(max(estimate.mean, low), high), low, high)
             hypothesis.builds, hypothesis.looks = len(hypothesis.log_ratios), hypothesis.looks + 1
 
     def _estimate(self, hypothesis: _Hypothesis) -> _Estimate | None:
-        """With a moderated variance; None for fewer than 2 builds."""
+        """Return the estimate with a moderated variance; None for fewer than 2 builds."""
         if not hypothesis.freedom:
             return None
         others = [each for each in (self._equal, *self._hypotheses.values()) if each.freedom and each is not hypothesis]
@@ -274,5 +275,5 @@ class SequentialTest:
 
 
 def deviation_between(log_ratios: Sequence[float]) -> float | None:
-    """Standard deviation of the log ratios of equal configs, one for each build; None for fewer than 3."""
+    """Return the standard deviation of the log ratios of equal configs, one per build; None for fewer than 3."""
     return float(np.sqrt(np.mean(np.square(log_ratios)))) if len(log_ratios) >= 3 else None
