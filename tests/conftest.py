@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import logging
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 from paceline.garbage_collection import collector_paused
 from support import leaks
 from support.golden import GoldenPlugin
+from support.logged import Logged
 
 # A shell has what goes on in the background ignore Ctrl-C, `nohup` has it ignore SIGHUP, and so would do what the tests
 # start, and mean to end by them.
@@ -112,6 +114,15 @@ def _no_secret_is_remembered() -> Iterator[None]:
     if (values := sys.modules.get("paceline.secret_values")) is not None:
         values._learned.clear()
         values._known = (None, -1, values.Known())
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    """The log records of the test."""
+    handler = Logged()
+    logging.getLogger().addHandler(handler)
+    yield handler
+    logging.getLogger().removeHandler(handler)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from paceline.tracking.mlflow_run import MlflowRun
 from paceline.tracking.mlflow_uploader import sync
 from paceline.tracking.run_recorder import RunRecorder, has_ended
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, unsent
+from support.logged import Logged
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.journals import numbers
 from support.tracking.markdown import blocks_of, table_of
@@ -268,7 +269,7 @@ def test_a_damaged_cursor_is_started_over(
 
 
 def test_a_cursor_that_cannot_be_written_keeps_nothing_from_mlflow(
-    sqlite_uri: str, record: MakeRecord, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    sqlite_uri: str, record: MakeRecord, tmp_path: Path, logged: Logged
 ) -> None:
     (tmp_path / CURSOR_FILE).mkdir()
     recorder = RunRecorder(tmp_path, record(sqlite_uri, picture=False))
@@ -276,7 +277,7 @@ def test_a_cursor_that_cannot_be_written_keeps_nothing_from_mlflow(
     assert recorder.close("FINISHED", timeout_seconds=240).unsent == 0
     warned = [
         each.args[0]
-        for each in caplog.records
+        for each in logged.records
         if each.name == mlflow_uploader.__name__ and isinstance(each.args, tuple)
     ]
     assert {type(each) for each in warned} == {mlflow_uploader.FolderTrouble}  # and none of MLflow
@@ -400,7 +401,7 @@ def test_the_end_is_waited_for_no_longer_once_told_so(
     tmp_path: Path,
     proxy: FaultyProxy,
     record: MakeRecord,
-    caplog: pytest.LogCaptureFixture,
+    logged: Logged,
     monkeypatch: pytest.MonkeyPatch,
     apart: bool,
     is_early: bool,
@@ -418,7 +419,7 @@ def test_the_end_is_waited_for_no_longer_once_told_so(
     assert report.error == module.STOPPED_WAITING
     assert report.unsent >= 4
     assert has_ended(tmp_path / "run")
-    assert "paceline.tracking.uploader_process" not in {each.name for each in caplog.records}
+    assert "paceline.tracking.uploader_process" not in {each.name for each in logged.records}
 
 
 def test_the_end_does_not_wait_for_an_mlflow_that_has_never_answered(tmp_path: Path, record: MakeRecord) -> None:
@@ -432,14 +433,14 @@ def test_the_end_does_not_wait_for_an_mlflow_that_has_never_answered(tmp_path: P
 
 
 def test_an_mlflow_that_has_never_answered_is_in_the_report_and_not_in_the_log(
-    tmp_path: Path, record: MakeRecord, caplog: pytest.LogCaptureFixture, server_uri: str, sqlite_uri: str
+    tmp_path: Path, record: MakeRecord, logged: Logged, server_uri: str, sqlite_uri: str
 ) -> None:
     assert silence_of(server_uri, 3.0) is silence_of(sqlite_uri, 1.0) is None
     recorder = RunRecorder(tmp_path / "run", record(DEAD))
     recorder.start_uploading()
     until(lambda: recorder.report().error)
     assert recorder.report().error == cause_text(ConnectionRefusedError(111, "Connection refused"))
-    assert not caplog.records
+    assert not logged.records
     recorder.abandon()
 
 

@@ -23,6 +23,7 @@ from paceline.linting.examining import lint
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
 from support.lint import full_batches, plants
+from support.logged import Logged
 
 
 def crash(*_: Any) -> Any:
@@ -93,16 +94,16 @@ def test_a_small_model_is_run_for_real_where_values_decide_on_shapes() -> None:
     assert [finding.rule for finding in lint(plants.config(Chosen))] == ["tensor-is-printed"]
 
 
-def test_a_rule_that_raises_is_dropped(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rule_that_raises_is_dropped(monkeypatch: pytest.MonkeyPatch, logged: Logged) -> None:
     from paceline.linting import examining
 
     def broken_rule(subject: Any) -> Any:
         raise KeyError("nobody thought of this")
 
     monkeypatch.setattr(examining, "RULES", (broken_rule, *examining.RULES))
-    with caplog.at_level(logging.DEBUG, "paceline.linting"):
+    with logged.at_level(logging.DEBUG, "paceline.linting"):
         assert len(lint(plants.config(plants.conv_norm(True)))) == 1
-    assert "broken-rule" in caplog.text
+    assert "broken-rule" in logged.text
 
 
 def test_a_model_that_the_user_holds_stays_as_it_is() -> None:

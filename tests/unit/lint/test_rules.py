@@ -1,5 +1,6 @@
 """Each rule finds the fault that was planted, at its place, and nothing else; in the repaired twin it finds nothing."""
 
+import logging
 import re
 
 import pytest
@@ -10,18 +11,17 @@ from support.golden import Golden
 from support.lint import plants
 from support.lint.cases import MODEL_CASES, Case
 from support.lint.config_cases import CONFIG_CASES
+from support.logged import Logged
 from support.toys import fit
 
 CASES = [*MODEL_CASES, *CONFIG_CASES]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[f"{number}-{case.rule}" for number, case in enumerate(CASES)])
-def test_a_planted_fault_is_found_and_its_twin_is_silent(
-    case: Case, caplog: pytest.LogCaptureFixture, golden: Golden
-) -> None:
-    caplog.set_level("DEBUG", "paceline.linting")  # reports rules that fail, and models that cannot be run
-    found = lint(plants.config(**case.faulty))
-    assert {(finding.rule, finding.severity) for finding in found} == {(case.rule, case.severity)}, caplog.text
+def test_a_planted_fault_is_found_and_its_twin_is_silent(case: Case, logged: Logged, golden: Golden) -> None:
+    with logged.at_level(logging.DEBUG, "paceline.linting"):  # rules that fail, and models that cannot be run
+        found = lint(plants.config(**case.faulty))
+    assert {(finding.rule, finding.severity) for finding in found} == {(case.rule, case.severity)}, logged.text
     assert all(re.search(case.place, finding.place) for finding in found), found
     assert lint(plants.config(**case.repaired)) == []
     golden("\n".join(dict.fromkeys(f"{finding.reason} ({finding.hint})" for finding in found)))

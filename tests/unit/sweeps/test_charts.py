@@ -29,6 +29,7 @@ from paceline.sweeps.results.pictures import (
 )
 from paceline.sweeps.trial import Trial
 from paceline.tracking.metric_points import MetricPoint
+from support.logged import Logged
 from support.sweeps.configs import sweep_config
 from support.sweeps.pictures import ACCURACY, BATCH, GRID, LR, RULE, grid_trials, points, trial
 
@@ -49,7 +50,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_sweep_has_four_pictures_and_one_that_fails_is_a_warning(
-    drawn: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    drawn: list[str], monkeypatch: pytest.MonkeyPatch, logged: Logged
 ) -> None:
     def broken(*given: Any) -> None:
         raise MemoryError("password=canary-s3cret")
@@ -58,11 +59,11 @@ def test_sweep_has_four_pictures_and_one_that_fails_is_a_warning(
     assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, CURVES, IMPORTANCE]
     assert list(PICTURES) == [PARETO, HEATMAP, CURVES, IMPORTANCE]
     monkeypatch.setattr(charts, "curves", broken)
-    with caplog.at_level(logging.WARNING):
+    with logged.at_level(logging.WARNING):
         assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, IMPORTANCE]
-    [record] = caplog.records
+    [record] = logged.records
     assert CURVES in record.getMessage()
-    assert "canary" not in caplog.text
+    assert "canary" not in logged.text
 
 
 def test_ranges_are_drawn_as_dots_and_lists_as_cells(drawn: list[str]) -> None:
@@ -75,11 +76,9 @@ def test_ranges_are_drawn_as_dots_and_lists_as_cells(drawn: list[str]) -> None:
 
 
 @pytest.mark.parametrize("trials", [[], [trial(0, {LR: 0.1}, math.nan, "failed")], [trial(0, {LR: 0.1}, 0.5)]])
-def test_pictures_without_enough_trials_are_left_out_in_silence(
-    trials: list[Trial], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pictures_without_enough_trials_are_left_out_in_silence(trials: list[Trial], logged: Logged) -> None:
     assert pictures_of(sweep_config({LR: [0.1, 0.2]}), trials, ACCURACY, {}) == {}
-    assert caplog.records == []
+    assert logged.records == []
 
 
 def test_single_objective_is_drawn_against_its_cost() -> None:

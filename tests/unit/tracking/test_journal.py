@@ -12,6 +12,7 @@ import pytest
 from paceline.tracking.journal import JOURNAL_FILE, Journal, can_lock
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.recorded_run import PointHistories, read_points
+from support.logged import Logged
 from support.tracking.journals import items, numbers
 
 
@@ -192,9 +193,7 @@ NO_ENTRIES = [
 
 
 @pytest.mark.parametrize("line", NO_ENTRIES, ids=lambda line: line[:60].decode())
-def test_a_line_that_is_no_entry_costs_only_itself(
-    tmp_path: Path, line: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_line_that_is_no_entry_costs_only_itself(tmp_path: Path, line: bytes, logged: Logged) -> None:
     taken = [MetricPoint("a", value, step, 1) for step, value in ((1, 0.5), (2, math.nan), (3, math.inf))]
     for place in (1, 3):  # in the middle, and at the end
         journal = Journal(tmp_path / str(place) / JOURNAL_FILE)
@@ -203,11 +202,11 @@ def test_a_line_that_is_no_entry_costs_only_itself(
         lines = journal.path.read_bytes().splitlines(True)
         lines.insert(place, line + b"\n")
         journal.path.write_bytes(b"".join(lines))
-        caplog.clear()
+        logged.records.clear()
         again = Journal(journal.path)
         assert [(entry.sequence, entry.content["step"]) for entry in again.scan()] == [(1, 1), (2, 2), (3, 3)]
         assert again.last_sequence == 3
-        assert len(caplog.records) == 1
+        assert len(logged.records) == 1
 
 
 # Points, read from the journals of runs
