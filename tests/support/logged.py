@@ -1,7 +1,7 @@
 """Log records of a test, without pytest's own plugin.
 
-At each phase of each test, that plugin walks through all loggers: it takes a tenth of a second for fifty tests, and
-fails where a thread makes a logger meanwhile ("dictionary changed size during iteration").
+That plugin walks through all loggers at each phase of each test, and fails where a thread makes a logger meanwhile
+("dictionary changed size during iteration").
 """
 
 import logging
