@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -30,10 +30,12 @@ PRIVATE = (
     "torch._C._clear_DTensor_sharding_propagator_cache",
     "torch._C._get_fp32_precision_getter",
     "torch._C._set_fp32_precision_setter",
+    "torch._disable_dynamo",
     "torch._dynamo",
     "torch._dynamo.config.patch",
     "torch._dynamo.config.recompile_limit",
     "torch._dynamo.config.suppress_errors",
+    "torch._dynamo.utils",
     "torch._foreach_add",
     "torch._foreach_add_",
     "torch._foreach_addcdiv_",
@@ -93,6 +95,7 @@ PRIVATE = (
     "torch.optim.Adam._step_supports_amp_scaling",
     "torch.optim.optimizer._global_optimizer_post_hooks",
     "torch.optim.optimizer._global_optimizer_pre_hooks",
+    "torch.optim.optimizer._use_grad_for_differentiable",
     "torch.utils._mode_utils.no_dispatch",
     "torch.utils._python_dispatch",
     "torch.utils._python_dispatch.TorchDispatchMode",
@@ -201,6 +204,89 @@ def import_compiler() -> None:
 def is_compiler_imported() -> bool:
     """Return True if the tracer has been imported. Before that, it has no state to reset."""
     return "torch._dynamo" in sys.modules
+
+
+def defer_compiler_import() -> None:
+    """Let optimizers and DDP work without the tracer until something else imports it.
+
+    torch imports it only to keep it out of a few of their methods, which takes each process more than a second. Where a
+    version of torch marks these methods otherwise, it is imported as before. Call it before an optimizer is made.
+    """
+    if is_compiler_imported():
+        return
+    if (disable := getattr(torch, "_disable_dynamo", None)) is not None:
+        wrapper = disable(lambda: None).__code__
+        for method in [*vars(Optimizer).values(), *vars(DistributedDataParallel).values()]:
+            for layer in _layers(method):
+                if getattr(layer, "__code__", None) is wrapper:
+                    vars(layer.__wrapped__).setdefault("__dynamo_disable", _until_compiler_import(layer))
+    optimizer_module = import_module("torch.optim.optimizer")
+    if (use_grad := getattr(optimizer_module, "_use_grad_for_differentiable", None)) is not None:
+        wrapper = use_grad(lambda: None).__code__
+        for kind in Optimizer.__subclasses__():
+            if getattr(vars(kind).get("step"), "__code__", None) is wrapper:
+                kind.step = _step_until_compiler_import(kind.step)  # type: ignore[method-assign]
+
+
+def _layers(method: Any) -> Iterator[Any]:
+    """Walk through a method and what it wraps."""
+    while method is not None:
+        yield method
+        method = getattr(method, "__wrapped__", None)
+
+
+def _until_compiler_import(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a method calls in place of its disabled form, which torch makes when this is taken away."""
+    original: Any = method.__wrapped__  # type: ignore[attr-defined]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not is_compiler_imported():
+            return original(*args, **kwargs)
+        vars(original).pop("__dynamo_disable", None)
+        return method(*args, **kwargs)
+
+    return call
+
+
+def _step_until_compiler_import(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an optimizer's `step` that tells the tracer where its graphs end only if there is a tracer."""
+    original: Any = step.__wrapped__  # type: ignore[attr-defined]
+
+    @wraps(step)
+    def call(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if is_compiler_imported():
+            return step(self, *args, **kwargs)
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return original(self, *args, **kwargs)
+
+    return call
+
+
+class _Unimported(ModuleType):
+    """Stands in for a module that is imported when anything else is asked of it than is known beforehand."""
+
+    def __init__(self, name: str, **known: Any) -> None:
+        super().__init__(name)
+        vars(self).update(known)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
+
+
+@contextmanager
+def compiler_import_deferred() -> Iterator[None]:
+    """Let DDP be built without the tracer, whose settings it asks for: before the import they are the default ones."""
+    if is_compiler_imported():
+        yield
+        return
+    utils = _Unimported("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
+    stand_in = _Unimported("torch._dynamo", utils=utils)
+    vars(torch)["_dynamo"] = stand_in
+    try:
+        yield
+    finally:
+        if vars(torch).get("_dynamo") is stand_in:
+            del vars(torch)["_dynamo"]
 
 
 def set_compile_fallback(is_on: bool) -> None:

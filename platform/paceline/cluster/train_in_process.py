@@ -57,10 +57,7 @@ def _train(launch: TrainLaunch, coordinator: RunCoordinator, reporter: InProcess
     with collector_paused():
         import torch
 
-        from paceline._compat.torch import import_compiler
         from paceline.cluster.train_worker import device_name, run_here
-
-        import_compiler()  # torch would, with the first optimizer
 
     use_gpu = check_resources(launch.config, process_resources(), "this machine")
     device = torch.device("cuda" if use_gpu else "cpu")

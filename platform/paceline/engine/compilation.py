@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from paceline._compat.torch import (
     COMPILER_LOGGER,
     compile_in_place,
+    defer_compiler_import,
     is_compiler_imported,
     joint_graph_pass,
     reset_recompile_limit,
@@ -46,7 +47,8 @@ def apply_compiler_settings(trainer: TrainerConfig) -> None:
     """
     is_on = trainer.compile != "none"
     if not is_on and not is_compiler_imported():
-        return  # nothing was ever set, and the import would take a second
+        defer_compiler_import()
+        return  # nothing was ever set
     torch.compiler.reset()
     reset_recompile_limit()
     # what fails after the trial, such as another batch size, is to cost a warning and not the run

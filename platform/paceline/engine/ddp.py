@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # re-exported, though not by name
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline._compat.torch import BufferSyncHook, register_dataclass
+from paceline._compat.torch import BufferSyncHook, compiler_import_deferred, register_dataclass
 from paceline.config.sections import ParallelConfig
 from paceline.engine.comm_hooks import BucketHook, GradientObserver, average
 from paceline.engine.dist_context import DistContext
@@ -31,14 +31,15 @@ def apply_ddp(task: Task, parallel: ParallelConfig, ranks: DistContext, own_time
     if ranks.world_size == 1:
         return task
     options: dict[str, Any] = {} if parallel.bucket_cap_mb is None else {"bucket_cap_mb": parallel.bucket_cap_mb}
-    replica = _Replica(
-        task,
-        device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
-        gradient_as_bucket_view=parallel.gradient_as_bucket_view,
-        static_graph=parallel.static_graph,
-        find_unused_parameters=parallel.find_unused_parameters,
-        **options,
-    )
+    with compiler_import_deferred():
+        replica = _Replica(
+            task,
+            device_ids=[ranks.device] if ranks.device.type == "cuda" else None,
+            gradient_as_bucket_view=parallel.gradient_as_bucket_view,
+            static_graph=parallel.static_graph,
+            find_unused_parameters=parallel.find_unused_parameters,
+            **options,
+        )
     replica.own_time = own_time
     return replica
 

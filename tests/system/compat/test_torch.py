@@ -3,6 +3,8 @@
 import inspect
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -214,6 +216,43 @@ def limit_holds_and_is_reset() -> None:
     assert variants(limit=2) == 2
     assert variants(limit=8) == 4
     assert config.recompile_limit == before
+
+
+WITHOUT_TRACER = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, AdamW, Optimizer
+from paceline._compat.torch import compiler_import_deferred, defer_compiler_import
+
+def trained(kind):
+    torch.manual_seed(0)
+    with compiler_import_deferred():
+        model = DistributedDataParallel(nn.Linear(3, 2).double())
+    optimizer = kind(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, dtype=torch.float64)).square().mean().backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+    return torch.cat([each.detach().flatten() for each in model.parameters()]).tolist()
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+defer_compiler_import()
+defer_compiler_import()
+before = [trained(kind) for kind in (SGD, AdamW)]
+assert "torch._dynamo" not in sys.modules
+assert "_dynamo" not in vars(torch)
+assert torch.compile(nn.Identity(), backend="eager")(3) == 3
+assert [trained(kind) for kind in (SGD, AdamW)] == before
+assert Optimizer.zero_grad.__wrapped__.__dynamo_disable._torchdynamo_disable
+"""
+
+
+def tracer_is_imported_when_it_is_used() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_TRACER], check=True, timeout=120)
 
 
 def setting_can_be_set(path: str, setter: Callable[[Any], None], default: Any, other: Any) -> Callable[[], None]:
@@ -570,6 +609,7 @@ GRAPH_PASS = "torch._inductor.config.joint_custom_post_pass"
 BEHAVIOUR: dict[str, Callable[[], None]] = {
     **FOREACH,
     "torch._C._get_fp32_precision_getter": precision_of_one_backend_is_set,
+    "torch._disable_dynamo": tracer_is_imported_when_it_is_used,
     "torch._dynamo.config.patch": failures_are_raised_inside,
     "torch._dynamo.config.recompile_limit": limit_holds_and_is_reset,
     "torch._dynamo.config.suppress_errors": failures_fall_back,
