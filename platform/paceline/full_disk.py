@@ -26,7 +26,7 @@ def full_disk_error(error: BaseException | None) -> BaseException | None:
         one = left.pop()
         if not isinstance(one, BaseException) or id(one) in seen:
             continue
-        if _tells_full_disk(one):
+        if _means_full_disk(one):
             return one
         seen.add(id(one))
         left += [one.__cause__, one.__context__, getattr(one, "cause", None)]  # Ray's errors have the latter
@@ -51,7 +51,7 @@ def has_room(folder: Path) -> bool:
     return True
 
 
-def _tells_full_disk(error: BaseException) -> bool:
+def _means_full_disk(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in ERRNOS and not str(error.filename or "").startswith(_SHARED_MEMORY)
     if isinstance(error, OSError):  # about several files, as those of `shutil.copytree`

@@ -182,7 +182,7 @@ else:
 
 
 @cache
-def _takes(function: Callable[..., Any], argument: str) -> bool:
+def _accepts(function: Callable[..., Any], argument: str) -> bool:
     return argument in inspect.signature(function).parameters
 
 
@@ -311,7 +311,7 @@ def compile_in_place(module: nn.Module, *, backend: Any, mode: str, recompile_li
     `reset_recompile_limit` undoes that.
     """
     global _default_recompile_limit
-    if _takes(torch.compile, "recompile_limit"):
+    if _accepts(torch.compile, "recompile_limit"):
         module.compile(backend=backend, mode=mode, recompile_limit=recompile_limit)
         return
     from torch._dynamo import config
@@ -627,7 +627,7 @@ def run_schedule(schedule: Any, stage: Any, arguments: list[tuple[Any, ...]], ta
         targets: targets of the loss function for each micro batch, on the last stage.
     """
     keywords: list[dict[str, Any]] = [{} for _ in arguments]
-    if _takes(type(schedule).step, "arg_mbs"):
+    if _accepts(type(schedule).step, "arg_mbs"):
         schedule.step(arg_mbs=arguments, kwarg_mbs=keywords, target_mbs=targets, return_outputs=False)
         return
     stage.has_backward = True

@@ -19,7 +19,7 @@ from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import UploadReport
 
 
-def tell_mlflow(
+def record_in_mlflow(
     folder: ScaleFolder, record: RunRecord, findings: ScaleFindings, timeout_seconds: float
 ) -> UploadReport:
     """Record all that was found out, and send it; what is unsent at the time-out stays in the folder's journal."""

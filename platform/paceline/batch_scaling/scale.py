@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.batch_scaling.findings import ScaleFindings, StudyFailed
 from paceline.batch_scaling.folder import SCALE, STUDIES, ScaleFolder
-from paceline.batch_scaling.mlflow_record import tell_mlflow
+from paceline.batch_scaling.mlflow_record import record_in_mlflow
 from paceline.batch_scaling.report_page import report_html
 from paceline.batch_scaling.result import ScaleResult
 from paceline.batch_scaling.stored_findings import findings_json
@@ -159,7 +159,7 @@ def _result(place: StudyPlace[ScaleFolder], findings: ScaleFindings, listener: S
         write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
         folder.clear()
     report = record_study(
-        place, SCALE, listener, lambda record: tell_mlflow(folder, record, findings, place.close_seconds)
+        place, SCALE, listener, lambda record: record_in_mlflow(folder, record, findings, place.close_seconds)
     )
     return ScaleResult(
         scale_id=folder.run_id,

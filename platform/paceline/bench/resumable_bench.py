@@ -46,7 +46,7 @@ class SpentTime:
         """Advance the time to now, at the end of a job."""
         self._shown = self.exact
 
-    def go_on_from(self, seconds: float) -> None:
+    def count_earlier(self, seconds: float) -> None:
         """Set the time to the seconds that an earlier launch had spent by the end of the job that is replayed."""
         self._began = self._now() - seconds
         self._shown = seconds
@@ -80,7 +80,7 @@ class ResumableBench:
             )
         if job.checks_again:
             self._check_again(job, known.answer)
-        self._spent.go_on_from(known.elapsed)
+        self._spent.count_earlier(known.elapsed)
         return known.answer
 
     def _check_again(self, job: Job, before: Answer) -> None:

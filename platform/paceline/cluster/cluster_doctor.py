@@ -56,10 +56,10 @@ def examine(address: str, storage: str = "") -> list[DoctorCheck]:
         except EnvironmentFault as fault:
             return [DoctorCheck("ray cluster", False, fault.message, "correct the address, or start the cluster")]
         nodes = alive_nodes()
-        return [*_look(nodes, storage), *_exchange(nodes)]
+        return [*_check_nodes(nodes, storage), *_exchange(nodes)]
 
 
-def _look(nodes: Sequence[Node], storage: str) -> list[DoctorCheck]:
+def _check_nodes(nodes: Sequence[Node], storage: str) -> list[DoctorCheck]:
     packages = dependencies()
     try:
         with file_in(storage) as token:

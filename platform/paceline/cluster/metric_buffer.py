@@ -42,7 +42,7 @@ class MetricBuffer:
         self._on_full = on_full
         self.lost = 0
         """Number of readings that were dropped."""
-        self._lost_told = 0
+        self._lost_reported = 0
         self._new: deque[MetricReading] = (
             deque()
         )  # training appends to it without a lock, which it might have to wait for
@@ -70,7 +70,7 @@ class MetricBuffer:
         Raises:
             Exception: the one that the last attempt has raised.
         """
-        lost, self._lost_told = self.lost - self._lost_told, self.lost
+        lost, self._lost_reported = self.lost - self._lost_reported, self.lost
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             self._collect()

@@ -59,7 +59,7 @@ class SeparateProcess:
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._start(module, environment or {})
-            self._tell(payload)
+            self._send(payload)
         except BaseException:
             self.end()
             raise
@@ -76,7 +76,7 @@ class SeparateProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
-    def _tell(self, payload: bytes) -> None:
+    def _send(self, payload: bytes) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, as its answer will tell
@@ -145,17 +145,17 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> NoReturn:
     os.dup2(2, 1)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library logs every start
     try:
-        worker_spec, options = _what_to_do()
+        worker_spec, options = _read_task()
         told = {"answer": work(worker_spec.config(), options)}
     except Exception as error:
-        told = {"error": _told(error)}
+        told = {"error": _error_content(error)}
     with suppress(BrokenPipeError):  # nobody waits for it any more
         out.write(json.dumps(told))
         out.close()
     end_process(0)
 
 
-def _what_to_do() -> tuple[WorkerSpec, Any]:
+def _read_task() -> tuple[WorkerSpec, Any]:
     try:
         worker_spec, options = pickle.load(sys.stdin.buffer)
     except EOFError:  # whoever started it was interrupted before it could say
@@ -170,7 +170,7 @@ def _end_with(starter: int) -> None:
     os._exit(1)
 
 
-def _told(error: Exception) -> dict[str, Any]:
+def _error_content(error: Exception) -> dict[str, Any]:
     if isinstance(error, ConfigError):
         return {"kind": "ConfigError", "problems": [vars(problem) for problem in error.problems]}
     if isinstance(error, PacelineError):

@@ -179,7 +179,7 @@ class _Claiming:
         run = self._trusting(run, content)
         if forks(RunFolder(run.folder), content, self._config, intent == "fork"):
             return self._begin(Origin(run.run_id, "forked_from"), self._newest_checkpoint(run, tell))
-        return self._go_on(run, content)
+        return self._resume(run, content)
 
     def extension(self, tell: Tell) -> tuple[RunStore, RecordCopy]:
         """Return them for a run that extends the newest one."""
@@ -191,7 +191,7 @@ class _Claiming:
         run = found[0]
         run = self._trusting(run, content)
         if content["status"] != "finished":
-            return self._go_on(run, content)
+            return self._resume(run, content)
         checkpoint = self._newest_checkpoint(run, tell)
         return self._begin(extension_of(self._config, run.run_id, checkpoint), checkpoint)
 
@@ -209,7 +209,7 @@ class _Claiming:
             return True
         return any(path.endswith(f"/{MANIFEST}") for path in (RemoteFolder(run.address) / CHECKPOINTS).files())
 
-    def _go_on(self, run: RunStore, content: Mapping[str, Any]) -> tuple[RunStore, RecordCopy]:
+    def _resume(self, run: RunStore, content: Mapping[str, Any]) -> tuple[RunStore, RecordCopy]:
         self.resumed = True
         copy = _copy_of(run)
         if not copy.take_over(may_be_ahead=bool(run.trusted)):

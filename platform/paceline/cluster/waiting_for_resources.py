@@ -101,7 +101,7 @@ def busy_text(nodes: Sequence[Node]) -> str:
 
 def _wait(request: Request, scaler: Autoscaler | None, seconds: float, tell: Tell) -> None:
     end = time.monotonic() + seconds
-    told, told_at, failures = "", 0.0, set[str]()
+    told, shown_at, failures = "", 0.0, set[str]()
     with _demand(request) if scaler is not None else _watch(request) as is_met:
         while not is_met():
             now = time.monotonic()
@@ -109,11 +109,11 @@ def _wait(request: Request, scaler: Autoscaler | None, seconds: float, tell: Tel
             if now >= end:
                 raise _too_late(request, nodes, scaler, seconds)
             text = _waiting_text(request, nodes, scaler)
-            if text != told or now - told_at > REMIND_SECONDS:
-                told, told_at = text, now
+            if text != told or now - shown_at > REMIND_SECONDS:
+                told, shown_at = text, now
                 tell(f"{text} (for {end - now:.0f} s at the most)")
             if scaler is not None:
-                _tell_failures(failures, tell)
+                _report_failures(failures, tell)
             time.sleep(min(POLL_SECONDS, end - now))
 
 
@@ -166,7 +166,7 @@ def _demand(request: Request) -> Iterator[Callable[[], bool]]:
                 remove_placement_group(group)
 
 
-def _tell_failures(known: set[str], tell: Tell) -> None:
+def _report_failures(known: set[str], tell: Tell) -> None:
     """Report nodes that the autoscaler could not start, each reason once."""
     status: Any = cluster_status()
     for launch in status.failed_launches if status is not None else ():

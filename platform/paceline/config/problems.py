@@ -149,7 +149,7 @@ def _explain_one(key: Key, errors: list[ErrorDetails], tree: Any) -> Problem:
 
 def _value_problem(key: Key, errors: list[ErrorDetails]) -> Problem:
     value = errors[0]["input"]
-    wanted = list(dict.fromkeys(_wanted(error) for error in errors))
+    wanted = list(dict.fromkeys(_expected(error) for error in errors))
     if wanted == [""]:
         return Problem("bad-value", errors[0]["msg"].lower(), dotted(key))
     allowed = [choice for error in errors for choice in choices(error)]
@@ -162,7 +162,7 @@ def _value_problem(key: Key, errors: list[ErrorDetails]) -> Problem:
     return Problem(_code(errors), reason, dotted(key), hint=hint)
 
 
-def _wanted(error: ErrorDetails) -> str:
+def _expected(error: ErrorDetails) -> str:
     kind, context = error["type"], error.get("ctx", {})
     if kind in _LIMITS:
         return _LIMITS[kind].format(**{name: _short(limit) for name, limit in context.items()})

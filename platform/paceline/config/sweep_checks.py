@@ -192,7 +192,7 @@ def _population(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
         )
         yield contradiction(reason, hint, key, SCHEDULER, SEARCH)
     for axis in sweep.space:
-        if not _goes_on(config, sweep, axis):
+        if not _can_continue(config, sweep, axis):
             reason = "with pbt a trial continues from another's weights and optimizer state, which this may not fit"
             hint = (
                 "sweep numbers of optimizer and lr_scheduler or trainer.max_grad_norm, such as optimizer.lr, or write "
@@ -201,7 +201,7 @@ def _population(config: ExperimentSchema, sweep: SweepConfig) -> Iterator[Disagr
             yield contradiction(reason, hint, axis_key(axis), SCHEDULER)
 
 
-def _goes_on(config: ExperimentSchema, sweep: SweepConfig, axis: str) -> bool:
+def _can_continue(config: ExperimentSchema, sweep: SweepConfig, axis: str) -> bool:
     """Return True if a training can continue with another value of an axis."""
     if axis == "optimizer.lr_scaling":
         # its running means are part of the state

@@ -113,19 +113,19 @@ def find_newest(
 ) -> Path | None:
     """Return the newest valid checkpoint, or None; rank 0 chooses for all. Every rank must call it."""
 
-    def tell(path: Path, reason: str) -> None:
+    def warn_broken(path: Path, reason: str) -> None:
         message = f"checkpoint {path.name} is broken and was set aside: {reason}"
         reporter.event("warning", message=message, code="broken-checkpoint", checkpoint=path.name)
 
-    def look() -> Path | None:
+    def find() -> Path | None:
         if not ranks.is_first:
             return None
         if store is None:
-            return newest_valid(checkpoints, tell)
-        return store.newest(tell, lambda: reporter.stored(RECORDED_SECONDS))
+            return newest_valid(checkpoints, warn_broken)
+        return store.newest(warn_broken, lambda: reporter.stored(RECORDED_SECONDS))
 
     round_seconds = round_seconds_of(config.parallel.timeout_seconds)
-    found = look() if store is None else ranks.each(look, round_seconds)
+    found = find() if store is None else ranks.each(find, round_seconds)
     step = int(ranks.from_first([float(found.name.removeprefix("step-")) if found else -1.0])[0])
     if step >= 0 and store is not None:
         ranks.each(lambda: store.fetch(step), round_seconds)

@@ -55,7 +55,7 @@ def apply_compiler_settings(trainer: TrainerConfig) -> None:
     set_compile_fallback(is_on)
     has_budget = trainer.activation_checkpointing == "budget"
     _set_memory_budget(trainer.activation_memory_budget if has_budget else 1.0)
-    _stop_telling()
+    _stop_reporting()
 
 
 def _set_memory_budget(share: float) -> None:
@@ -132,7 +132,7 @@ def _cloned(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-class _Told(logging.Handler):
+class _WarningHandler(logging.Handler):
     """Hands the compiler's warnings on, once: that it gave up on a new shape, or on ever more versions of a module."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -151,15 +151,15 @@ class _Told(logging.Handler):
             self._tell(f"some of the model runs without compilation: {reason}")
 
 
-def tell_warnings(tell: Callable[[str], None]) -> None:
+def report_compiler_warnings(tell: Callable[[str], None]) -> None:
     """Call `tell` with each warning of the compiler that some code runs without it, until the next trainer is built."""
-    _stop_telling()
-    logging.getLogger(COMPILER_LOGGER).addHandler(_Told(tell))
+    _stop_reporting()
+    logging.getLogger(COMPILER_LOGGER).addHandler(_WarningHandler(tell))
 
 
-def _stop_telling() -> None:
+def _stop_reporting() -> None:
     logger = logging.getLogger(COMPILER_LOGGER)
-    for handler in [handler for handler in logger.handlers if isinstance(handler, _Told)]:
+    for handler in [handler for handler in logger.handlers if isinstance(handler, _WarningHandler)]:
         logger.removeHandler(handler)
 
 

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline._compat.torch import compile_errors_raised, inside_ddp_forward, own_buffers
 from paceline.config.sections import TrainerConfig
-from paceline.engine.compilation import CUDA_GRAPHS, reason_of, tell_warnings, undo_compilation
+from paceline.engine.compilation import CUDA_GRAPHS, reason_of, report_compiler_warnings, undo_compilation
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.ddp import communicates
 from paceline.engine.loading import BatchLoader
@@ -28,7 +28,7 @@ def try_compilation(trainer: Trainer, validation_loaders: Collection[BatchLoader
     Raises:
         Exception: the task itself raised it, also without the compiler.
     """
-    tell_warnings(lambda message: _warn(trainer, message, "partly-compiled"))
+    report_compiler_warnings(lambda message: _warn(trainer, message, "partly-compiled"))
     waits = trainer.dist.world_size > 1 and communicates(trainer.state.task)
     if waits or trainer.state.layout.is_spread or not isinstance(trainer.data, MapStyleStream):
         return  # a forward pass is a collective operation: a rank that failed would leave the others waiting

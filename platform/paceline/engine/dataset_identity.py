@@ -139,10 +139,10 @@ def fingerprint(dataset: Any) -> str:
     are generators.
     """
     with _generators_kept(dataset):
-        return _look(dataset)[0]
+        return _fingerprint_and_fields(dataset)[0]
 
 
-def _look(dataset: Any) -> tuple[str, dict[str, str]]:
+def _fingerprint_and_fields(dataset: Any) -> tuple[str, dict[str, str]]:
     """Return the fingerprint, and the digest of each field of the samples."""
     digest = sha256(f"{type(dataset).__module__}.{type(dataset).__qualname__} {len(dataset)}".encode())
     fields: dict[str, Any] = {}
@@ -252,8 +252,8 @@ class _Looks(Dataset[Contents]):
         size = len(dataset)
         try:
             with _generators_kept(dataset):
-                found, fields = _look(dataset)
-                is_stable = self.with_fields and _look(dataset)[1] == fields
+                found, fields = _fingerprint_and_fields(dataset)
+                is_stable = self.with_fields and _fingerprint_and_fields(dataset)[1] == fields
                 return Contents(size, found, fields if is_stable else None)
         except Exception:  # the data set's code may raise anything
             return Contents(size, None, None)

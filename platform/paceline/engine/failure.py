@@ -114,8 +114,8 @@ def kind_of(error: BaseException) -> Kind:
     if isinstance(error, Diverged):
         return "diverged"
     # samples that do not fit into the cache are reported by a PacelineError whose cause is the original error
-    told_for = error.__cause__ if isinstance(error, PacelineError) else error
-    if isinstance(told_for, NoRoom) or (told_for and is_out_of_memory(told_for)):
+    cause = error.__cause__ if isinstance(error, PacelineError) else error
+    if isinstance(cause, NoRoom) or (cause and is_out_of_memory(cause)):
         return "oom"
     return "full_disk" if is_full_disk(error) else "error"
 

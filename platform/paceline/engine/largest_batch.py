@@ -63,16 +63,16 @@ class LargestBatch:
         """
         saved = self._saved(checkpoint)
         sizes = self._asked.settled(saved or self._search(parts))
-        self._tell("batch", **asdict(sizes), text=sizes.text())
+        self._report("batch", **asdict(sizes), text=sizes.text())
         if saved is None:
-            self._tell("stage", text="building the model and loading the data")
+            self._report("stage", text="building the model and loading the data")
         return sizes
 
     def values(self, sizes: BatchSizes) -> dict[str, Any]:
         """Return the record for each checkpoint, as JSON values."""
         return {KEY: {"micro_batch_size": sizes.micro_batch_size, "found_for": self._circumstances()}}
 
-    def _tell(self, kind: str, **details: Any) -> None:
+    def _report(self, kind: str, **details: Any) -> None:
         if self._ranks.is_first:
             self._reporter.event(kind, **details)
 
@@ -97,7 +97,7 @@ class LargestBatch:
         return int(self._ranks.from_first([float(found)])[0]) or None
 
     def _search(self, parts: Parts) -> int:
-        self._tell("stage", text="finding the largest micro batch that fits into memory")
+        self._report("stage", text="finding the largest micro batch that fits into memory")
         with quick_release():
             largest, failed = self._try_sizes(parts)
             release(self._ranks.device)

@@ -126,8 +126,8 @@ class RungStopper(BoundaryCallback):
         if not self.is_due or self._plan.is_over(self._state.position):
             return Control.CONTINUE
         with self._meter.excluded("waiting"):
-            goes_on = self._ask(self._state.position, self._state.metrics)
-        return Control.CONTINUE if goes_on else INTERRUPT
+            may_continue = self._ask(self._state.position, self._state.metrics)
+        return Control.CONTINUE if may_continue else INTERRUPT
 
     @property
     def seconds(self) -> float:
@@ -165,10 +165,10 @@ class RungStopper(BoundaryCallback):
             return bool(answer)
 
         start = perf_counter()
-        goes_on = ask_first(self._ranks, question, self._round_seconds)
+        may_continue = ask_first(self._ranks, question, self._round_seconds)
         self._start += perf_counter() - start
         self._settle(answered_at)
-        return goes_on
+        return may_continue
 
     def _restore(self, state: Mapping[str, Any], checkpoint: Path) -> None:
         position = self._state.position

@@ -113,7 +113,7 @@ class Trainer:
             self._end()
             self.meter.end_loop(begun)
             self.checkpointer.finish()
-            self._tell_of_checkpoint()
+            self._call_checkpoint_hooks()
         except BaseException:
             with suppress(Exception):  # the first error is the one to report
                 self.close()
@@ -165,14 +165,14 @@ class Trainer:
             self.context.flush()
             agreed = self._agree(request, now=False)
             if agreed == Control.CONTINUE:
-                self._tell_of_checkpoint()
+                self._call_checkpoint_hooks()
                 return agreed
             return self._after_agreement(agreed)
         for on_step_end in self._on_planned_step_end:
             on_step_end(self.context)
         is_evaluated, ends_epoch = self.context.evaluation is not None, self.state.position.epoch_samples == 0
         if is_evaluated:
-            request = max(request, self._tell_of_evaluation())
+            request = max(request, self._call_evaluation_hooks())
         if ends_epoch:
             for callback in self._that("on_epoch_end"):
                 request = max(request, self._requested(callback, callback.on_epoch_end))
@@ -184,7 +184,7 @@ class Trainer:
             self._stop_early()
         if agreed == Control.SAVE or (not self.is_over and self.plan.saves(self.state.position)):
             self.save()
-        self._tell_of_checkpoint()
+        self._call_checkpoint_hooks()
         return agreed if agreed >= Control.STOP else max(agreed, self._boundary())
 
     def _stop_early(self) -> None:
@@ -211,14 +211,14 @@ class Trainer:
     def _that(self, hook: str) -> list[Callback]:
         return [callback for callback in self.callbacks if overrides(callback, hook)]
 
-    def _tell_of_evaluation(self) -> int:
+    def _call_evaluation_hooks(self) -> int:
         metrics, self.context.evaluation = self.context.evaluation or {}, None
         request = int(Control.CONTINUE)
         for callback in self._that("on_evaluation_end") if metrics else ():
             request = max(request, self._requested(callback, callback.on_evaluation_end, metrics))
         return request
 
-    def _tell_of_checkpoint(self) -> None:
+    def _call_checkpoint_hooks(self) -> None:
         writer = self.checkpointer.writer
         while writer is not None and writer.committed:
             path = writer.committed.popleft()
@@ -232,7 +232,7 @@ class Trainer:
         for callback in self._that("on_train_end"):
             callback.on_train_end(self.context)
         if self.context.evaluation is not None:
-            self._tell_of_evaluation()
+            self._call_evaluation_hooks()
         self.context.flush()
         self.save()
 

@@ -67,7 +67,7 @@ def lint(config: ExperimentConfig, timeout_seconds: float = TIMEOUT_SECONDS) -> 
         look.end()
 
 
-def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
+def _lint(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, Any]]:
     with collector_paused():
         from paceline._compat.torch import import_compiler
         from paceline.linting.examining import lint as lint_here
@@ -78,4 +78,4 @@ def _look(config: ExperimentConfig, timeout_seconds: float) -> list[dict[str, An
 
 
 if __name__ == "__main__":
-    answer(_look)
+    answer(_lint)

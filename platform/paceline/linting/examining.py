@@ -49,7 +49,7 @@ def examine(config: ExperimentConfig) -> Subject:
     batches, obstacle = _batches(config)
     seen = None
     if batches is not None:
-        seen, obstacle = _seen(task, config, batches, mode)
+        seen, obstacle = _traced(task, config, batches, mode)
     task.train()
     return Subject(config, task, asleep, batches, seen, obstacle, _sizes(config, batches))
 
@@ -68,7 +68,7 @@ def _sizes(config: ExperimentConfig, batches: Batches | None) -> Sizes | None:
     return Sizes(len(train), len(validation))
 
 
-def _seen(
+def _traced(
     task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode
 ) -> tuple[TaskTrace | None, Obstacle | None]:
     """Return the trace of a run, or the reason why there is none."""

@@ -96,7 +96,7 @@ def trace(
                 parameter.grad = torch.zeros_like(parameter)
         buckets = Buckets(config.parallel, traced.parameters) if step.exchanges else None
         tracker = StorageTracker(kernels)
-        _tell_roles(tracker, traced, buckets)
+        _assign_roles(tracker, traced, buckets)
         with kernels.profiled() if kernels is not None else nullcontext(), tracker:
             _run(traced, step, make_batch, buckets)
         return tracker.timeline()
@@ -179,7 +179,7 @@ def _after_first_step(config: ExperimentConfig, task: Task) -> Traced:
     return Traced(config, task, model, optimizer, precision, parameters)
 
 
-def _tell_roles(tracker: StorageTracker, traced: Traced, buckets: Buckets | None) -> None:
+def _assign_roles(tracker: StorageTracker, traced: Traced, buckets: Buckets | None) -> None:
     tracker.add([*traced.task.parameters(), *traced.task.buffers()], "weights")
     tracker.add([list(traced.optimizer.state[parameter].values()) for parameter in traced.parameters], "optimizer")
     tracker.add([parameter.grad for parameter in traced.parameters], "gradients")

@@ -97,7 +97,7 @@ def find_run(
         return _in_store(given if is_address(given) else f"{parse(str(storage), 'storage') / given}")
     storage = place_of(storage)
     if not given:
-        raise EnvironmentFault(f"no run is named: {_what_there_is(storage, studies)}", "no-run", run="")
+        raise EnvironmentFault(f"no run is named: {_existing_runs_text(storage, studies)}", "no-run", run="")
     place = Path(os.path.normpath(place_of(given)))
     places = [place] if Path(given).is_absolute() else [place, Path(os.path.normpath(place_of(storage / given)))]
     for each in places:
@@ -200,7 +200,7 @@ def _by_mlflow_id(run_id: str, storage: Path, uri: str | None) -> FoundRun:
         if _word(found.tracking / RECORD_FILE, "run_id") == own_id:
             return found
     known = f"is Paceline's {own_id}, which" if own_id else "is MLflow's id of a run that"
-    told = f"{run_id} {known} has no folder in {storage}: {_what_there_is(storage)}"
+    told = f"{run_id} {known} has no folder in {storage}: {_existing_runs_text(storage)}"
     raise EnvironmentFault(told, "no-folder", run=run_id, own_id=own_id)
 
 
@@ -244,7 +244,7 @@ def _instead(places: list[Path], storage: Path, studies: bool) -> str:
             return f"{place} holds the runs of {_listed(names)}; name one of them, such as {place / names[-1]}"
         if (others := _runs_in(place.parent, studies)) and place.parent != storage:
             return f"{place.parent} holds {_listed([found.id for found in others])}"
-    return _what_there_is(storage, studies)
+    return _existing_runs_text(storage, studies)
 
 
 def _within(around: FoundRun) -> str:
@@ -252,7 +252,7 @@ def _within(around: FoundRun) -> str:
     return f"the {around} has the trials {_listed(names)}" if names else f"the {around} holds no run"
 
 
-def _what_there_is(storage: Path, studies: bool = False) -> str:
+def _existing_runs_text(storage: Path, studies: bool = False) -> str:
     names = [found.name for found in runs_under(storage, studies)]
     if names:
         return f"{storage} holds the runs of {_listed(names)}; write NAME for the newest, or NAME/ID"

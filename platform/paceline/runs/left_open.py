@@ -80,7 +80,7 @@ class Owner:
         return self.folder if self.kind == "other" else self.launched.path.parent
 
     @property
-    def may_go_on(self) -> bool:
+    def may_be_running(self) -> bool:
         """True if a command that works in `home` may be working on this."""
         return self.kind != "other" and self._is_newest and self._status() == "running"
 
@@ -135,8 +135,8 @@ class Owner:
             return None
 
     def _gone(self) -> Ending:
-        goes_on = self.kind != "other" and self._is_newest and self._status() != "finished"
-        return Ending("KILLED", GOES_ON if goes_on else GONE)
+        may_resume = self.kind != "other" and self._is_newest and self._status() != "finished"
+        return Ending("KILLED", GOES_ON if may_resume else GONE)
 
     def _status(self) -> str:
         return str(self.launched.read().get("status", ""))

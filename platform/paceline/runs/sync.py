@@ -20,7 +20,7 @@ from paceline.errors import EnvironmentFault
 from paceline.redaction import redact
 from paceline.runs.alone import alone_with
 from paceline.runs.left_open import Owner, damaged
-from paceline.runs.sync_progress import SyncProgress, unheard
+from paceline.runs.sync_progress import SyncProgress, silent_progress
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger
@@ -105,7 +105,9 @@ class _Found:
         return str(self.tracking.parent)
 
 
-def sync_folder(folder: str | Path, uri: str | None = None, tell: Callable[[str], object] = unheard) -> SyncReport:
+def sync_folder(
+    folder: str | Path, uri: str | None = None, tell: Callable[[str], object] = silent_progress
+) -> SyncReport:
     """Send the unsent entries of all runs, sweeps and trials whose records are in a folder or below it.
 
     Metrics that only the newest checkpoint has are recorded first: their recorder was unavailable when training ended.
@@ -227,7 +229,7 @@ def _sync_all(found: list[_Found], nobody: bool, progress: SyncProgress) -> list
             synced[each.tracking] = Synced(each.folder, "copy", 0, None, reason)
             continue
         try:
-            is_left_alone = not nobody and each.owner.may_go_on
+            is_left_alone = not nobody and each.owner.may_be_running
         except EnvironmentFault as error:
             synced[each.tracking] = Synced(each.folder, "left", 0, None, damaged(error))
             continue

@@ -18,7 +18,7 @@ from paceline.private_files import make_folder
 from paceline.storage.address import OUTCOME, TRACKING
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.tracking.journal import JOURNAL_FILE
-from paceline.tracking.upload_cursor import is_heard, is_hurried, note_stored
+from paceline.tracking.upload_cursor import clear_store_request, is_hurried, note_stored
 
 PART_BYTES = 1 << 20
 """Size at which a part of a log is complete."""
@@ -90,7 +90,7 @@ class RecordCopy:
             StoreFault: the store cannot be used.
             OSError: the folder cannot be read or written to, or was removed.
         """
-        is_heard(self._folder)
+        clear_store_request(self._folder)
         if JOURNAL_FILE in self._known and not self.is_here:
             raise FileNotFoundError(errno.ENOENT, "it was removed", str(self._folder))
         if self._lacks_outcome():

@@ -152,7 +152,7 @@ class PlainSweepListener(PlainListener):
         now, ended = monotonic(), view.num_ended
         if self.verbose and ended > self._num_shown:
             self._show_ended(view)
-        self._tell_wait(self._beginning.is_over(view, now), now)
+        self._show_wait(self._beginning.is_over(view, now), now)
         is_last = ended == self._planned(view)
         if ended <= self._told or (now - self._last_line < PLAIN_LINE_SECONDS and not is_last):
             return
@@ -174,7 +174,7 @@ class PlainSweepListener(PlainListener):
             setting = labels.setting_text(redact_tree(trial.params), names)
             self._line(f"trial {trial.id} ({setting}): {labels.outcome_text(trial.state, trial.broken)}{result}")
 
-    def _tell_wait(self, has_begun: bool, now: float) -> None:
+    def _show_wait(self, has_begun: bool, now: float) -> None:
         if not has_begun and self._waiting.text and now - self._last_wait >= PLAIN_WAIT_SECONDS:
             self._last_wait = now
             self._line(str(self._waiting))

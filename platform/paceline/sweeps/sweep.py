@@ -134,7 +134,7 @@ def _sweep(
         result = _result(launch, closing, time.monotonic() - start)
         if on_result is not None:
             on_result(result)
-        if not closing.goes_on:
+        if not closing.can_continue:
             launch.conclude()
         return result
     finally:

@@ -215,7 +215,7 @@ class SweepCosts:
         self._file = folder / COST_FILE
         self._unit, self._price_per_hour, self._goal = unit, price_per_hour, goal
         self._allocated, self._spent = allocated, spent
-        self._tells_joules = tells_joules
+        self._reports_joules = tells_joules
         self._earlier, self._open = _read(folder)
         self._saved = time.monotonic()
 
@@ -253,10 +253,10 @@ class SweepCosts:
             self._unit,
             self._allocated(),
             _with_trials(dict.fromkeys(SWEEP_PARTS, 0.0) | dict(spent.parts), spent.trials, states),
-            joules=self._told(spent.joules),
+            joules=self._reported_joules(spent.joules),
             price_per_hour=self._price_per_hour,
             goal=self._goal,
-            reached=spent.reached and replace(spent.reached, joules=self._told(spent.reached.joules)),
+            reached=spent.reached and replace(spent.reached, joules=self._reported_joules(spent.reached.joules)),
             kinds=SWEEP_PARTS,
         )
         still_open = {unit: dict(seconds) for unit, seconds in self._open.items()}
@@ -266,8 +266,8 @@ class SweepCosts:
         earlier = self._earlier and _with_ends(self._earlier, self._open, states)
         return own.after(earlier), {unit: _not_ended(seconds, states) for unit, seconds in still_open.items()}
 
-    def _told(self, joules: float | None) -> float | None:
-        return joules if self._tells_joules() else None
+    def _reported_joules(self, joules: float | None) -> float | None:
+        return joules if self._reports_joules() else None
 
 
 def _with_trials(

@@ -96,7 +96,7 @@ class SweepDriver:
         self._drawing.prepare(self._launch.config, self._trials)
         if self._costs is not None:
             self._costs.save_sometimes(self._trials)
-        self._tell_end(view)
+        self._report_end(view)
         limit = self._launch.sweep.stop.wall_seconds
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
             self._is_out_of_time = True
@@ -107,7 +107,7 @@ class SweepDriver:
             self._coordinator.end_early.remote(fault)
         return view
 
-    def _tell_end(self, view: SweepView) -> None:
+    def _report_end(self, view: SweepView) -> None:
         if view.over and view.busy and not self._has_told_end:
             self._has_told_end = True
             saving = "running trials save their states; Ctrl-C again ends at once"
@@ -150,12 +150,14 @@ class SweepDriver:
         )
         self._look()  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
-        goes_on = self._can_go_on(status)
+        can_continue = self._can_continue(status)
         disk_full = "" if status == "finished" or view.over == INTERRUPTED else self._disk_full or view.disk_full
-        if (goes_on or self._fault) and not launch.folder.is_removed:  # else finished once its command has answered
+        if (
+            can_continue or self._fault
+        ) and not launch.folder.is_removed:  # else finished once its command has answered
             with suppress(EnvironmentFault) if disk_full else nullcontext(), writable(launch.folder.path):
-                launch.folder.write(status="interrupted" if goes_on else "finished")
-        return Closing(status, list(known), report, self._fault, disk_full, ledger, goes_on)
+                launch.folder.write(status="interrupted" if can_continue else "finished")
+        return Closing(status, list(known), report, self._fault, disk_full, ledger, can_continue)
 
     def _settle(self, view: SweepView) -> Ledger | None:
         """Write and return the cost of the sweep; groups that leave are waited for, since they cost until then."""
@@ -180,7 +182,7 @@ class SweepDriver:
             message = f"the best config could not be written: {why}"
             self._launch.listener.event("warning", {"code": "best-config-not-written", "message": message})
 
-    def _can_go_on(self, status: str) -> bool:
+    def _can_continue(self, status: str) -> bool:
         """Return True if the same command continues with the sweep; otherwise it starts a new one, with any config."""
         if is_hopeless(self._fault):
             return False

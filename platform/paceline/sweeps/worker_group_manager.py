@@ -80,7 +80,7 @@ class WorkerGroupManager:
             if group is None and each.shape is not None:
                 self._groups[each.slot] = self._start(each)
             elif group is not None and not group.thread.is_alive():
-                self._tell_failure(each, group)
+                self._report_failure(each, group)
         self._look_after_leaving()
 
     def join(self, seconds: float) -> None:
@@ -90,10 +90,10 @@ class WorkerGroupManager:
         self._groups = {}
         for group in self._leaving:
             group.thread.join(max(0.0, end - time.monotonic()))
-        self._tell_ended()
+        self._report_ended()
 
     def _look_after_leaving(self) -> None:
-        self._tell_ended()
+        self._report_ended()
         for group in self._leaving:
             if time.monotonic() - group.left > LEAVING_SECONDS:
                 self._end(group)
@@ -111,7 +111,7 @@ class WorkerGroupManager:
             )
             kill_workers(workers)
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         """Report ended groups, so that the coordinator forgets their workers. It kills those still known at the end."""
         ended = [group for group in self._leaving if not group.thread.is_alive()]
         for group in ended:
@@ -129,7 +129,7 @@ class WorkerGroupManager:
         group.thread.start()
         return group
 
-    def _tell_failure(self, wanted: WantedGroup, group: _Group) -> None:
+    def _report_failure(self, wanted: WantedGroup, group: _Group) -> None:
         error = group.thread.error
         reason = first_line(error) if error is not None else "the worker group left too early"
         self._coordinator.group_failed.remote(wanted.slot, wanted.generation, f"the worker group ended: {reason}")

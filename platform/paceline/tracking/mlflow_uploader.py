@@ -167,15 +167,15 @@ class MlflowUploader:
         if self._error:
             logger.info("metrics reach MLflow again, nothing is missing")
         self._backoff.succeeded()
-        self._tell(None)
+        self._note_result(None)
         return True
 
-    def _tell(self, error: str | None) -> None:
+    def _note_result(self, error: str | None) -> None:
         """Note the result of the last attempt, also in the file for those who only see that."""
         self._error = error
-        told = error or self._uploads.error or ""
-        if self._cursor.error != told:
-            self._cursor.error = told
+        shown_error = error or self._uploads.error or ""
+        if self._cursor.error != shown_error:
+            self._cursor.error = shown_error
             with suppress(OSError):
                 self._save_cursor()
 
@@ -198,11 +198,11 @@ class MlflowUploader:
             self._connection.forget()
         previous = self._error
         if isinstance(error, FolderTrouble):
-            self._tell(str(error))
+            self._note_result(str(error))
             if previous is None:
                 logger.warning("%s; what it holds is sent to MLflow once that is fixed", error)
             return
-        self._tell(cause_text(error, self._record.uri))
+        self._note_result(cause_text(error, self._record.uri))
         # where nobody has ever answered, the launch has reported it
         if previous is None and (self._cursor.run_id or not is_silence(error)):
             logger.warning(

@@ -196,7 +196,7 @@ def is_hurried(folder: Path) -> bool:
     return (folder / WANTED).exists()
 
 
-def is_heard(folder: Path) -> None:
+def clear_store_request(folder: Path) -> None:
     """Note that all there is by now is about to be put into the store."""
     (folder / WANTED).unlink(missing_ok=True)
 

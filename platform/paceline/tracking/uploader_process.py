@@ -104,7 +104,7 @@ class UploaderProcess:
         self._backoff.hurry()
         while not self._is_over:
             self.start()
-            self._say(FINISH)
+            self._send_command(FINISH)
             seconds = max(0.0, deadline - time.monotonic())
             if (process := self._process) is None:
                 time.sleep(min(seconds, self._backoff.wait_seconds))
@@ -145,14 +145,14 @@ class UploaderProcess:
             self._failed(f"the upload process could not be started: {error}")
             return
         self._trouble, self._began = None, time.monotonic()
-        self._say(json.dumps(order) + "\n")
+        self._send_command(json.dumps(order) + "\n")
 
     def _failed(self, trouble: str) -> None:
         self._backoff.failed()
         self._trouble = trouble
         logger.warning("metrics do not reach MLflow for now, they are kept in %s: %s", self._journal.path, trouble)
 
-    def _say(self, text: str) -> None:
+    def _send_command(self, text: str) -> None:
         if self._process is None:
             return
         assert self._process.stdin is not None

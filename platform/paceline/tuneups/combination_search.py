@@ -149,7 +149,7 @@ class Combining:
                 )
         self._screening.run(list(screened.values()), share=0.5)
         self._list(others, screened, f"measured beside {_names(chosen)}")
-        self._tell("helps", screened, dict.fromkeys(screened, chosen))
+        self._report("helps", screened, dict.fromkeys(screened, chosen))
         gained = speedups(screened, others)
         return max(gained, key=lambda each: each[1])[0] if gained else None
 
@@ -176,7 +176,7 @@ class Combining:
                     screened[other.name] = self._pair(name, chosen, [*rest, other])
                     others[other.name] = rest
         self._screening.run(list(screened.values()), share=0.5)
-        self._tell("instead", screened, others)
+        self._report("instead", screened, others)
         gained = speedups(screened, tried)
         if not gained:
             return None
@@ -227,12 +227,12 @@ class Combining:
                 f"{_names(chosen)}, for {technique.name}", others[technique.name], chosen
             )
         self._screening.run(list(screened.values()), share=0.5)
-        self._tell("needed", screened, others)
+        self._report("needed", screened, others)
         met = [technique for technique in asked if screened[technique.name].pairs]
         idle = [technique for technique in met if screened[technique.name].seen != "faster"]
         return min(idle, key=lambda technique: screened[technique.name].interval.estimate, default=None)
 
-    def _tell(
+    def _report(
         self, question: Question, screened: Mapping[str, ScreenedPair], others: Mapping[str, Sequence[Technique]]
     ) -> None:
         for name, pair in screened.items():

@@ -60,7 +60,7 @@ END_SECONDS, END_SHARE = 5.0, 0.03
 class Watcher(Stages, Protocol):
     """Receives the progress of a tune-up."""
 
-    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+    def resumed(self, tuneup_id: str, spent_seconds: float) -> None:
         """Called if the tune-up resumes an interrupted launch, with the seconds of the budget already spent."""
 
     def techniques(self, techniques: Sequence[Technique]) -> None:
@@ -102,7 +102,7 @@ class TuneupCourse:
             BaselineFailed: the baseline itself cannot be built, trained or measured.
             RunFailed: the workers are gone.
         """
-        facts = self._look()
+        facts = self._examine()
         self._diagnose()
         self._techniques = self._peaks.without_too_large(
             with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config),
@@ -121,7 +121,7 @@ class TuneupCourse:
         fastest = chosen
         self._clock.reserved = self._kept_back
         chosen, quality = self._check_quality(fastest)
-        chosen = self._use_what_is_left(
+        chosen = self._use_remaining_time(
             tried, chosen, {technique.name for technique in fastest if technique not in chosen}
         )
         found = self._confirm(chosen, quality)
@@ -132,7 +132,7 @@ class TuneupCourse:
     def _note(self, code: str, text: str) -> None:
         self._notes.append(Note(text, code))
 
-    def _look(self) -> TuneupFacts:
+    def _examine(self) -> TuneupFacts:
         self._watcher.stage("looking at the model")
         answer = self._bench.do(Job(LOOK, (part_of(self._config),), {}, self._clock.longest, checks_again=True))
         if answer.problem:
@@ -252,7 +252,7 @@ class TuneupCourse:
         self._watcher.stage("training the recommended config")
         return self._gate.admit(chosen)
 
-    def _use_what_is_left(
+    def _use_remaining_time(
         self, tried: Sequence[Technique], chosen: list[Technique], spoiling: set[str]
     ) -> list[Technique]:
         """Measure the techniques that there was no time for. The trainings took less than the reserved time, since the

@@ -48,7 +48,7 @@ class TuneupDisplay:
 class SilentWatcher(SilentListener):
     """For callers who only want the result."""
 
-    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None: ...
+    def resumed(self, tuneup_id: str, spent_seconds: float) -> None: ...
     def techniques(self, techniques: Sequence[Technique]) -> None: ...
     def screened(self, pair: ScreenedPair) -> None: ...
     def confirmed(self, build: int, confirmed: Confirmed) -> None: ...
@@ -61,7 +61,7 @@ class QuietWatcher(QuietListener, SilentWatcher):
 class PlainWatcher(PlainListener):
     """A line for each stage, for each benchmark of the screening, and for each build."""
 
-    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+    def resumed(self, tuneup_id: str, spent_seconds: float) -> None:
         """An earlier launch has been interrupted."""
         self._line(f"resuming {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
 
@@ -108,9 +108,9 @@ class LiveWatcher(PlainWatcher):
         super().stage(text)
         self._doing = Waiting(text, monotonic())
 
-    def goes_on(self, tuneup_id: str, spent_seconds: float) -> None:
+    def resumed(self, tuneup_id: str, spent_seconds: float) -> None:
         """An earlier launch has been interrupted."""
-        super().goes_on(tuneup_id, spent_seconds)
+        super().resumed(tuneup_id, spent_seconds)
         self._begun = monotonic() - spent_seconds
 
     def techniques(self, techniques: Sequence[Technique]) -> None:

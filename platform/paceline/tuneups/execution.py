@@ -14,7 +14,7 @@ class DeviceMemory:
         """None: it is not known, and taken for enough."""
         self._sizes: dict[str, int] = {}
 
-    def know(self, limit_bytes: int | None, sizes: Mapping[str, int]) -> None:
+    def set_sizes(self, limit_bytes: int | None, sizes: Mapping[str, int]) -> None:
         """Take a prediction.
 
         Args:

@@ -20,7 +20,9 @@ from paceline.tuneups.stored_findings import findings_json
 from paceline.tuneups.texts import HEADING
 
 
-def tell_mlflow(folder: TuneupFolder, record: RunRecord, findings: Findings, timeout_seconds: float) -> UploadReport:
+def record_in_mlflow(
+    folder: TuneupFolder, record: RunRecord, findings: Findings, timeout_seconds: float
+) -> UploadReport:
     """Record all that was found out, and send it; what is unsent at the time-out stays in the folder's journal."""
     now = int(time.time() * 1000)
     points = [MetricPoint(key, value, 0, now) for key, value in figures(findings).items()]

@@ -127,7 +127,7 @@ def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ra
     result.steps = sides[0].steps, sides[1].steps
     turns = max(1, ceil(rules.window_seconds / max(side.turn_seconds for side in sides)))
     order, begun = random.Random(rules.seed), monotonic()
-    while _goes_on(len(result.pairs), rules, monotonic() - begun, ranks):
+    while _continues(len(result.pairs), rules, monotonic() - begun, ranks):
         for _ in range(turns):
             both = list(sides)
             order.shuffle(both)
@@ -165,14 +165,14 @@ def _windows_of(
     with closing(Stepper(config, ranks)) as stepper:
         side, begun = Side(stepper), monotonic()
         turns = max(1, ceil(rules.window_seconds / side.turn_seconds))
-        while len(windows) < count if count is not None else _goes_on(len(windows), half, monotonic() - begun, ranks):
+        while len(windows) < count if count is not None else _continues(len(windows), half, monotonic() - begun, ranks):
             for _ in range(turns):
                 side.take_turn()
             windows.append(side.end_window())
         return windows, (stepper.warnings, stepper.build_seconds)
 
 
-def _goes_on(pairs: int, rules: BenchmarkRules, seconds: float, ranks: DistContext) -> bool:
+def _continues(pairs: int, rules: BenchmarkRules, seconds: float, ranks: DistContext) -> bool:
     if pairs < rules.min_pairs:
         return True
     over = pairs >= rules.max_pairs or seconds > rules.seconds

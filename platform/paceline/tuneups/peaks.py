@@ -59,7 +59,7 @@ class Peaks:
         self.predict(tried, share=PREDICTION_SHARE)
         configs = {BASELINE: self._config, **{name: each.config(self._config) for name, each in tried.items()}}
         known = {configs[name].model_dump_json(): size for name, size in self.predicted.items() if name in configs}
-        memory.know(limit, known)
+        memory.set_sizes(limit, known)
         sizes = {technique.name: self.predicted.get(technique.name, 0) for technique in techniques}
         return [
             replace(technique, why_not=_too_large(sizes[technique.name], limit))

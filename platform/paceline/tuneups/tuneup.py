@@ -35,7 +35,7 @@ from paceline.redaction import learn
 from paceline.tracking.tracking_uri import is_http
 from paceline.tuneups.course import TuneupCourse, Watcher
 from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder
-from paceline.tuneups.mlflow_record import tell_mlflow
+from paceline.tuneups.mlflow_record import record_in_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
 from paceline.tuneups.recommended_config import recommended_yaml
 from paceline.tuneups.report_page import report_html
@@ -138,7 +138,7 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
 
 def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Watcher, spent: SpentTime) -> Findings:
     config, folder, log = place.config, place.folder, place.log
-    notes = [*_tell_of_earlier(folder, log, listener), *_lint(config, listener)]
+    notes = [*_report_earlier_launches(folder, log, listener), *_lint(config, listener)]
     clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
     with writable(folder.path):
         make_folder(folder.ray)
@@ -146,12 +146,12 @@ def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Wa
         return TuneupCourse(config, ResumableBench(bench, log, spent, TUNEUP), clock, listener, notes).run()
 
 
-def _tell_of_earlier(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:
+def _report_earlier_launches(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:
     """Report earlier launches to the listener, and return a note about them."""
     if not log.done:
         return []
     seconds = log.done[-1].elapsed
-    listener.goes_on(folder.run_id, seconds)
+    listener.resumed(folder.run_id, seconds)
     return [f"what was measured in the first {seconds:.0f} s is that of an earlier launch, which had been interrupted"]
 
 
@@ -178,7 +178,7 @@ def _result(place: StudyPlace[TuneupFolder], findings: Findings, listener: Watch
                 write_durably(folder.recommended, text.encode())
             write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
         report = record_study(
-            place, TUNEUP, listener, lambda record: tell_mlflow(folder, record, findings, place.close_seconds)
+            place, TUNEUP, listener, lambda record: record_in_mlflow(folder, record, findings, place.close_seconds)
         )
     return TuneupResult(
         tuneup_id=folder.run_id,

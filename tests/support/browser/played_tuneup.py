@@ -7,7 +7,7 @@ from paceline.bench.mlflow_record import record_of
 from paceline.bench.study_launch import claim_study
 from paceline.config.experiment import validate
 from paceline.tuneups.folder import TUNEUP, TUNEUPS
-from paceline.tuneups.mlflow_record import tell_mlflow
+from paceline.tuneups.mlflow_record import record_in_mlflow
 from paceline.tuneups.stored_findings import findings_json
 from support.browser.played_run import hostile
 from support.tuneup.findings import findings
@@ -26,7 +26,7 @@ def play_tuneup(storage: Path, uri: str) -> tuple[Path, str, str]:
     found, folder = findings(hostile("technique")), claimed.folder
     folder.findings.write_text(json.dumps(findings_json(found)))
     folder.recommended.write_text(f"# {hostile('reason')}\nname: tuned\n")
-    report = tell_mlflow(folder, record_of(config, TUNEUP, folder.run_id, uri), found, CLOSE_SECONDS)
+    report = record_in_mlflow(folder, record_of(config, TUNEUP, folder.run_id, uri), found, CLOSE_SECONDS)
     assert (report.unsent, report.error) == (0, None)
     folder.write(status="finished", wall_seconds=473.0)
     claimed.release()

@@ -144,11 +144,11 @@ class SimulatedSweep:
         shape: GroupShape = ONE,
         fresh: bool = False,
         visit: str = "",
-        told_step: int = 0,
+        reported_step: int = 0,
         **params: Any,
     ) -> TrialReport:
         """Run a trial to its next rung or its end, as Tune's trainable does in a step."""
-        return await self.coordinator.run_to_rung(self.spec(id, shape, fresh, **params), visit, told_step)
+        return await self.coordinator.run_to_rung(self.spec(id, shape, fresh, **params), visit, reported_step)
 
     async def restart_coordinator(self) -> None:
         """Let the coordinator's process die and be started again; calls that were not answered stay so."""

@@ -14,14 +14,14 @@ from typing import Any
 
 import psutil
 
-from paceline.tracking import metrics, mlflow_connection
+from paceline.tracking import metrics
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_server import start_server, wait_until_up
 from support.chaos.process_tree import ProcessTree
 from support.runs.command_process import PATIENCE_SECONDS, CommandProcess
 from support.tracking.faulty_proxy import FaultyProxy
-from support.tracking.recording import DEAD
+from support.tracking.recording import DEAD, client_of
 
 NAME = "killed"
 STEPS = 160
@@ -233,7 +233,7 @@ class InMlflow:
 
 
 def read_mlflow(uri: str) -> InMlflow:
-    client = mlflow_connection.connect(uri)
+    client = client_of(uri)
     experiments = client.search_experiments()
     runs = client.search_runs([experiment.experiment_id for experiment in experiments])
     points = [

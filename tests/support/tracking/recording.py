@@ -2,10 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from paceline.tracking import mlflow_connection
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 MakeRecord = Callable[..., RunRecord]
 """The fixture `record`: a record whose run id and experiment are the test's own."""
@@ -35,13 +40,24 @@ def as_stored(taken: Iterable[MetricPoint]) -> Stored:
 
 def stored(uri: str, run_id: str | None) -> Stored:
     """Points of a run in MLflow."""
-    client = mlflow_connection.connect(uri)
+    client = client_of(uri)
     keys = sorted(client.get_run(str(run_id)).data.metrics)
     return as_stored(
         MetricPoint(each.key, each.value, each.step, each.timestamp)
         for key in keys
         for each in client.get_metric_history(str(run_id), key)
     )
+
+
+def client_of(uri: str) -> "MlflowClient":
+    """A client that has just been answered: a server closes a connection that was idle for five seconds, and a request
+    that comes at that moment fails."""
+    from mlflow.exceptions import MlflowException
+
+    client = mlflow_connection.connect(uri)
+    with suppress(MlflowException):
+        client.search_experiments(max_results=1)
+    return client
 
 
 def steps_of(uri: str, run_id: str | None) -> list[int]:
@@ -51,7 +67,7 @@ def steps_of(uri: str, run_id: str | None) -> list[int]:
 
 def runs_of(record: RunRecord) -> list[str]:
     """MLflow's ids of all runs in a record's experiment that are not deleted."""
-    client = mlflow_connection.connect(record.uri)
+    client = client_of(record.uri)
     experiment = client.get_experiment_by_name(record.experiment)
     assert experiment is not None
     return [run.info.run_id for run in client.search_runs([experiment.experiment_id])]
@@ -59,4 +75,4 @@ def runs_of(record: RunRecord) -> list[str]:
 
 def artifacts_of(uri: str, run_id: str | None) -> set[str]:
     """Names of a run's artifacts in MLflow, folders not looked into."""
-    return {item.path for item in mlflow_connection.connect(uri).list_artifacts(str(run_id))}
+    return {item.path for item in client_of(uri).list_artifacts(str(run_id))}

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from paceline.batch_scaling.folder import SCALE, ScaleFolder
-from paceline.batch_scaling.mlflow_record import tell_mlflow
+from paceline.batch_scaling.mlflow_record import record_in_mlflow
 from paceline.batch_scaling.pictures import PICTURES
 from paceline.bench.mlflow_record import record_of
 from paceline.tracking import metrics
@@ -19,7 +19,7 @@ def test_the_run_has_the_note_the_pictures_and_the_metrics(prepared_database: Pa
     shutil.copy(prepared_database, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     folder = ScaleFolder(tmp_path / "id")
-    report = tell_mlflow(folder, record_of(toy_config(), SCALE, "id", uri), findings(), 300.0)
+    report = record_in_mlflow(folder, record_of(toy_config(), SCALE, "id", uri), findings(), 300.0)
     assert (report.unsent, report.error) == (0, None)
     client = MlflowClient(uri)
     run = client.get_run(str(report.run_id))

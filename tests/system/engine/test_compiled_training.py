@@ -190,14 +190,16 @@ def test_a_model_without_blocks_is_refused(golden: Any) -> None:
 
 
 def handlers() -> list[logging.Handler]:
-    return [each for each in logging.getLogger("torch._dynamo").handlers if isinstance(each, compilation._Told)]
+    return [
+        each for each in logging.getLogger("torch._dynamo").handlers if isinstance(each, compilation._WarningHandler)
+    ]
 
 
 def test_settings_are_those_of_one_trainer() -> None:
     budget = {"trainer__activation_checkpointing": "budget", "trainer__activation_memory_budget": 0.25}
     on = config(trainer__compile="default", **budget)
     apply_compiler_settings(on.trainer)
-    compilation.tell_warnings(lambda message: None)
+    compilation.report_compiler_warnings(lambda message: None)
     assert torch._functorch.config.activation_memory_budget == 0.25
     assert isinstance(torch._inductor.config.joint_custom_post_pass, KeepRandom)
     assert torch._dynamo.config.suppress_errors

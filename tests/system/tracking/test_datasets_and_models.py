@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from paceline.tracking import metrics, mlflow_connection
+from paceline.tracking import metrics
 from paceline.tracking.datasets_and_models import CheckpointModel
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_uploader import sync
@@ -13,7 +13,7 @@ from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.upload_cursor import CURSOR_FILE
 from support.tracking.faulty_proxy import FaultyProxy
-from support.tracking.recording import MakeRecord
+from support.tracking.recording import MakeRecord, client_of
 
 CANARY = "canary-S3cr3t"
 SETS = {
@@ -30,7 +30,7 @@ def model(step: int = 40, run_id: str = "", **values: float) -> CheckpointModel:
 
 def inputs_of(record: RunRecord, run_id: str) -> list[dict[str, Any]]:
     """What MLflow has of a run's data sets."""
-    found = mlflow_connection.connect(record.uri).get_run(run_id).inputs.dataset_inputs
+    found = client_of(record.uri).get_run(run_id).inputs.dataset_inputs
     return [
         {
             "name": each.dataset.name,
@@ -45,7 +45,7 @@ def inputs_of(record: RunRecord, run_id: str) -> list[dict[str, Any]]:
 
 def models_of(record: RunRecord) -> list[Any]:
     """All models in a record's experiment, by step."""
-    client = mlflow_connection.connect(record.uri)
+    client = client_of(record.uri)
     experiment = client.get_experiment_by_name(record.experiment)
     assert experiment is not None
     found = client.search_logged_models([experiment.experiment_id])
@@ -85,7 +85,7 @@ def test_kept_checkpoints_are_external_models_of_the_run(tmp_path: Path, sqlite_
     assert second.tags[metrics.CHECKPOINT_SHA256] == f"{80:064d}"
     assert second.tags["mlflow.model.isExternal"] == "true"
     assert [(each.key, each.value, each.step) for each in second.metrics] == [("val/loss", 0.4, 80)]
-    client = mlflow_connection.connect(run.uri)
+    client = client_of(run.uri)
     outputs = client.get_run(str(report.run_id)).outputs.model_outputs
     assert {(output.model_id, output.step) for output in outputs} == {(first.model_id, 40), (second.model_id, 80)}
     assert [each.step for each in client.get_metric_history(str(report.run_id), "val/loss")] == [40, 80]
@@ -109,7 +109,7 @@ def test_however_often_they_are_sent_they_are_there_once(
         assert report.unsent == 0, report.error
     assert len(proxy.hits) == 8
     assert (folder / "journal.jsonl").read_text().count('"datasets"') == 1
-    client = mlflow_connection.connect(run.uri)
+    client = client_of(run.uri)
     (made,) = models_of(run)
     client.finalize_logged_model(made.model_id, "PENDING")  # as if its registration had been cut short
     (folder / CURSOR_FILE).unlink()
@@ -134,7 +134,7 @@ def test_the_best_trials_checkpoint_belongs_to_the_trial_and_shows_at_its_sweep(
     (found,) = models_of(parent)
     assert found.source_run_id == of_trial.run_id
     assert found.tags[metrics.RUN_ID] == "sweep/0003"
-    client = mlflow_connection.connect(parent.uri)
+    client = client_of(parent.uri)
     for report in (of_trial, of_parent):
         run = client.get_run(str(report.run_id))
         assert [output.model_id for output in run.outputs.model_outputs] == [found.model_id]
@@ -150,7 +150,7 @@ def test_a_trial_that_mlflow_does_not_know_holds_up_nothing(
     report = recorder.close("FINISHED", timeout_seconds=240)
     assert report.unsent == 0
     assert models_of(run)[0].source_run_id == report.run_id
-    assert "val/loss" not in mlflow_connection.connect(run.uri).get_run(str(report.run_id)).data.metrics
+    assert "val/loss" not in client_of(run.uri).get_run(str(report.run_id)).data.metrics
 
 
 def test_checkpoints_are_registered_where_artifacts_cannot_be_stored(

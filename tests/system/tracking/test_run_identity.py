@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.tracking import metrics, mlflow_connection
+from paceline.tracking import metrics
 from paceline.tracking.run_record import RunRecord, sweep_tags, trial_tags
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.tracking_uri import run_url
 from paceline.tracking.upload_cursor import UploadReport
 from support.tracking.faulty_proxy import FaultyProxy
-from support.tracking.recording import MakeRecord, points, steps_of, until
+from support.tracking.recording import MakeRecord, client_of, points, steps_of, until
 
 
 def everything_of(about: RunRecord, uri: str) -> dict[str, list[str]]:
@@ -21,7 +21,7 @@ def everything_of(about: RunRecord, uri: str) -> dict[str, list[str]]:
     """
     from mlflow.entities import ViewType
 
-    client = mlflow_connection.connect(uri)
+    client = client_of(uri)
     experiments = [
         each for each in client.search_experiments(ViewType.ALL) if each.name in (about.experiment, "Default")
     ]
@@ -93,5 +93,5 @@ def test_a_sweep_and_its_trials_that_start_at_once_are_one_run_each(
     expected = {"Default": [], parent.experiment: ["sweep", *(each.run_id for each in about)]}
     assert everything_of(parent, sqlite_uri) == expected
     for report in reports[:-1]:
-        tags = mlflow_connection.connect(sqlite_uri).get_run(str(report.run_id)).data.tags
+        tags = client_of(sqlite_uri).get_run(str(report.run_id)).data.tags
         assert tags[metrics.PARENT_RUN] == reports[-1].run_id

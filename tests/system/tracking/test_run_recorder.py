@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from paceline.tracking import backoff, metrics, mlflow_connection, mlflow_run, mlflow_uploader
+from paceline.tracking import backoff, metrics, mlflow_run, mlflow_uploader
 from paceline.tracking import run_recorder as module
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -33,6 +33,7 @@ from support.tracking.recording import (
     MakeRecord,
     artifacts_of,
     as_stored,
+    client_of,
     points,
     runs_of,
     steps_of,
@@ -44,7 +45,7 @@ from support.tracking.recording import (
 def run_of(uri: str, report: UploadReport) -> Any:
     """What MLflow has of a reported run, all of which has arrived."""
     assert (report.unsent, report.error) == (0, None)
-    return mlflow_connection.connect(uri).get_run(str(report.run_id))
+    return client_of(uri).get_run(str(report.run_id))
 
 
 def all_sent(recorder: RunRecorder) -> bool:
@@ -186,7 +187,7 @@ def test_a_run_that_is_deleted_in_mlflow_meanwhile_gets_everything_again(
     recorder.start_uploading()
     until(lambda: all_sent(recorder))
     first = recorder.report().run_id
-    mlflow_connection.connect(sqlite_uri).delete_run(str(first))
+    client_of(sqlite_uri).delete_run(str(first))
     recorder.append(points(10, 20))
     until(lambda: recorder.report().run_id != first and all_sent(recorder))
     report = recorder.close("FINISHED")

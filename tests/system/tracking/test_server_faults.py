@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import EnvironmentFault
-from paceline.tracking import mlflow_connection
 from paceline.tracking.mlflow_probe import probe
 from paceline.tracking.mlflow_uploader import MlflowUploader, sync
 from paceline.tracking.run_recorder import RunRecorder
 from support.golden import Golden
 from support.tracking.faulty_proxy import FaultyProxy
-from support.tracking.recording import MakeRecord, artifacts_of, points, runs_of, steps_of, until
+from support.tracking.recording import MakeRecord, artifacts_of, client_of, points, runs_of, steps_of, until
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_everything_arrives_exactly_once(
     assert (report.unsent, report.error) == (0, None)
     assert runs_of(about) == [report.run_id]
     assert steps_of(proxy.uri, report.run_id) == list(range(1, 51))
-    run = mlflow_connection.connect(proxy.uri).get_run(str(report.run_id))
+    run = client_of(proxy.uri).get_run(str(report.run_id))
     assert (run.info.status, run.data.params) == ("FINISHED", {"lr": "0.1"})
     assert artifacts_of(proxy.uri, report.run_id) == {"config.yaml", "loss_curve.png"}
 
@@ -80,7 +79,7 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end(
     later = sync(tmp_path / "run", server_uri)
     assert (later.unsent, later.error) == (0, None)
     assert steps_of(server_uri, later.run_id) == list(range(1, 11))
-    assert mlflow_connection.connect(server_uri).get_run(str(later.run_id)).info.status == "FINISHED"
+    assert client_of(server_uri).get_run(str(later.run_id)).info.status == "FINISHED"
 
 
 # Asked before anything starts

@@ -15,7 +15,7 @@ from paceline.tracking.trials_table import TrialRow, trials_csv
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadReport
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.markdown import best_of
-from support.tracking.recording import MakeRecord, artifacts_of, points, runs_of, steps_of, stored, until
+from support.tracking.recording import MakeRecord, artifacts_of, client_of, points, runs_of, steps_of, stored, until
 
 ACCURACY = [Objective("val/accuracy", "max")]
 ENDINGS = {"finished": "FINISHED", "failed": "FAILED", "oom": "FAILED", "diverged": "FAILED", "pruned": "KILLED"}
@@ -76,7 +76,7 @@ def test_a_sweep_that_crashed_and_was_opened_again(tmp_path: Path, sqlite_uri: s
     assert [(one.unsent, one.error) for one in [*reports, *again, closed]] == [(0, None)] * 11
     assert [one.run_id for one in again] == [one.run_id for one in reports]
     assert sorted(runs_of(about)) == sorted(str(one.run_id) for one in [closed, *reports])
-    client = mlflow_connection.connect(about.uri)
+    client = client_of(about.uri)
     children = client.search_runs([str(closed.experiment_id)], f"tags.`mlflow.parentRunId` = '{closed.run_id}'")
     assert {run.info.run_id for run in children} == {one.run_id for one in reports}
     for number, (state, status) in enumerate(ENDINGS.items(), 1):
@@ -118,7 +118,7 @@ def test_a_child_waits_for_its_parent(
     parent.start_uploading()
     report = child.close("FINISHED")
     assert (report.unsent, report.error) == (0, None)
-    run = mlflow_connection.connect(sqlite_uri).get_run(str(report.run_id))
+    run = client_of(sqlite_uri).get_run(str(report.run_id))
     assert run.data.tags[metrics.PARENT_RUN] == parent.close("FINISHED").run_id
 
 
@@ -143,7 +143,7 @@ def test_a_parent_that_was_deleted_in_mlflow_gets_its_later_children(
     parent = RunRecorder(tmp_path / "parent", about)
     parent.start_uploading()
     first = run_trial(tmp_path / "1", trial(about, 1), points(1, 3), "finished")
-    client = mlflow_connection.connect(sqlite_uri)
+    client = client_of(sqlite_uri)
     client.delete_run(client.get_run(str(first.run_id)).data.tags[metrics.PARENT_RUN])
     parent.append([MetricPoint(metrics.trials_metric("finished"), 1.0, 1, 1)])
     report = parent.close("FINISHED")

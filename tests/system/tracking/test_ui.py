@@ -18,13 +18,12 @@ from threading import Event
 import psutil
 import pytest
 
-from paceline.tracking import mlflow_connection
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_database import sqlite_uri
 from paceline.tracking.mlflow_server import free_port
 from paceline.tracking.run_recorder import RunRecorder
 from support.tracking.answering import answering, healthy
-from support.tracking.recording import MakeRecord, until
+from support.tracking.recording import MakeRecord, client_of, until
 
 
 @contextmanager
@@ -88,9 +87,7 @@ def test_the_page_shows_the_runs_of_a_folder_with_an_odd_name_and_ctrl_c_ends_al
             assert {file["path"] for file in listed["files"]} == {"config.yaml", "loss_curve.png"}
             artifact = read(f"{address}/get-artifact?run_id={report.run_id}&path=config.yaml")
             assert artifact == b"name: shown"
-            client = mlflow_connection.connect(
-                address
-            )  # what somebody else logs goes to where the server keeps such things
+            client = client_of(address)  # what somebody else logs goes to where the server keeps such things
             other = client.create_run(client.create_experiment("somebody else's"))
             client.log_text(other.info.run_id, "text", "note.txt")
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from paceline.cluster.run_coordinator import RunCoordinator
-from paceline.tracking import backoff, mlflow_connection, uploader_process
+from paceline.tracking import backoff, uploader_process
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.uploader_process import UploaderProcess
-from support.tracking.recording import DEAD, MakeRecord, points, steps_of, stored, until
+from support.tracking.recording import DEAD, MakeRecord, client_of, points, steps_of, stored, until
 
 
 def process_of(recorder: RunRecorder) -> psutil.Process:
@@ -49,7 +49,7 @@ def test_everything_arrives_in_spite_of_a_ctrl_c_and_the_process_ends(
     assert (report.unsent, report.error) == (0, None)
     assert not process.is_running()
     assert len(stored(sqlite_uri, report.run_id)) == 499
-    run = mlflow_connection.connect(sqlite_uri).get_run(str(report.run_id))
+    run = client_of(sqlite_uri).get_run(str(report.run_id))
     assert (run.info.status, run.data.tags["some"]) == ("FAILED", "tag")
     assert recorder.close("FINISHED") == report
 

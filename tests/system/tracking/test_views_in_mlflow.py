@@ -8,14 +8,13 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from paceline.tracking import mlflow_connection
 from paceline.tracking.mlflow_connection import shared
 from paceline.tracking.mlflow_server import ui
 from paceline.tracking.mlflow_views import RUNS_VIEW, TAG_PREFIX, newest, run_views, sweep_view_id, sweep_views
 from paceline.tracking.run_record import RunRecord, sweep_tags
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.tracking_uri import run_url, view_url
-from support.tracking.recording import DEAD, MakeRecord
+from support.tracking.recording import DEAD, MakeRecord, client_of
 from support.tracking.stories import BATCH, LR, RULE, SWEEP, story
 
 LATER = 5_000_000_000_000
@@ -49,7 +48,7 @@ def test_a_view_is_set_once(
         shared(sqlite_uri).forget()  # as another process would begin
     experiment_id, _ = closed(tmp_path / "run", record(sqlite_uri, views=sweep_views(story(BATCH))))
     assert sent[2:] == [TAG_PREFIX + sweep_view_id(SWEEP)]
-    tags = mlflow_connection.connect(sqlite_uri).get_experiment(experiment_id).tags
+    tags = client_of(sqlite_uri).get_experiment(experiment_id).tags
     assert tags[sent[2]] == sweep_views(story(BATCH))[sent[2]]
     assert RunRecord.load(tmp_path / "run").views == sweep_views(story(BATCH))
 
@@ -57,7 +56,7 @@ def test_a_view_is_set_once(
 def test_a_view_that_is_refused_does_not_hold_up_the_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
     views = {TAG_PREFIX + "x" * 300: "no key may be so long", **run_views()}
     experiment_id, _ = closed(tmp_path, record(sqlite_uri, views=views))
-    tags = mlflow_connection.connect(sqlite_uri).get_experiment(experiment_id).tags
+    tags = client_of(sqlite_uri).get_experiment(experiment_id).tags
     assert set(tags) & set(views) == set(run_views())
 
 

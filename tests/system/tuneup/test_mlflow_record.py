@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline.bench.mlflow_record import record_of
 from paceline.tracking.metrics import NOTE
 from paceline.tuneups.folder import TUNEUP, TuneupFolder
-from paceline.tuneups.mlflow_record import figures, tell_mlflow
+from paceline.tuneups.mlflow_record import figures, record_in_mlflow
 from paceline.tuneups.pictures import PICTURES, SPLIT
 from support.toys import toy_config
 from support.tuneup.findings import findings
@@ -24,7 +24,7 @@ def test_the_run_has_the_note_and_the_files(prepared_database: Path, tmp_path: P
     shutil.copy(prepared_database, tmp_path / "mlflow.db")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     found = replace(findings(), split={}, recommended_split={})
-    report = tell_mlflow(
+    report = record_in_mlflow(
         TuneupFolder(tmp_path / "id"), record_of(toy_config(), TUNEUP, "id", uri), found, TIMEOUT_SECONDS
     )
     assert (report.unsent, report.error) == (0, None)
@@ -41,7 +41,7 @@ def test_an_mlflow_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> Non
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         record = record_of(toy_config(), TUNEUP, "id", f"http://127.0.0.1:{taken.getsockname()[1]}")
         began = time.monotonic()
-        report = tell_mlflow(TuneupFolder(tmp_path / "id"), record, findings(), TIMEOUT_SECONDS)
+        report = record_in_mlflow(TuneupFolder(tmp_path / "id"), record, findings(), TIMEOUT_SECONDS)
         assert time.monotonic() - began < TIMEOUT_SECONDS / 3
     assert report.run_id is None
     assert report.error

@@ -14,7 +14,7 @@ from paceline.engine.monitoring import energy, machines, own_time, stragglers
 from paceline.engine.monitoring.energy import ProcessorEnergy
 from paceline.engine.monitoring.gpus import GPU_METRICS, Gpu, joules_of, own_gpus
 from paceline.engine.monitoring.host import HOST_METRICS, OtherLoad, Reading
-from paceline.engine.monitoring.machines import TOLD_BY_ALL, Rhythm, fields_of
+from paceline.engine.monitoring.machines import SAMPLED_BY_ALL, Rhythm, fields_of
 from paceline.engine.monitoring.own_time import DeviceTime, HostTime
 from paceline.engine.monitoring.slots import Slots
 from paceline.engine.monitoring.stamp import Card
@@ -139,7 +139,7 @@ def test_each_machine_and_each_gpu_is_reported_once() -> None:
     assert all(len(set(names)) == len(names) for names in fields)
     without_gpus = [card("a"), card("a"), card("b")]
     assert ["joules" in fields_of(rank, without_gpus, system=True) for rank in range(3)] == [True, False, True]
-    assert fields_of(1, without_gpus, system=False) == [*TOLD_BY_ALL]
+    assert fields_of(1, without_gpus, system=False) == [*SAMPLED_BY_ALL]
 
 
 @pytest.mark.parametrize(

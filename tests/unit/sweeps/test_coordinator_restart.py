@@ -93,7 +93,7 @@ async def test_rung_is_reported_once_and_decided_once(sweep: SimulatedSweep, tun
     if not tune_knows:  # its call was not answered
         report = await sweep.run("0000")
         assert (report.state, report.values["step"], report.checkpoint) == ("running", 4, "step-4")
-    call = asyncio.ensure_future(sweep.run("0000", told_step=4))
+    call = asyncio.ensure_future(sweep.run("0000", reported_step=4))
     assert await waiting is True
     await sweep.coordinator.finish(*told(work), ending())
     assert (await call).state == "finished"
@@ -106,7 +106,7 @@ async def test_answer_at_a_rung_that_was_lost_is_given_again(sweep: SimulatedSwe
     call, work = await sweep.begin_at_work("0000")
     waiting = asyncio.ensure_future(sweep.coordinator.rung(*told(work), rung(4)))
     await call
-    unanswered = asyncio.ensure_future(sweep.run("0000", told_step=4))
+    unanswered = asyncio.ensure_future(sweep.run("0000", reported_step=4))
     assert await waiting
     await sweep.restart_coordinator()
     assert not unanswered.done()

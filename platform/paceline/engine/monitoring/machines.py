@@ -13,7 +13,7 @@ SAMPLE_SECONDS = 5.0
 """Seconds between two readings of the machines, which are taken at the next log."""
 AT_EACH_LOG = ("own_seconds", "wait_seconds", "peak_memory_bytes", "memory_bytes", "clock")
 """Fields that each rank reports at every log."""
-TOLD_BY_ALL = (*AT_EACH_LOG, "own_core_seconds")
+SAMPLED_BY_ALL = (*AT_EACH_LOG, "own_core_seconds")
 """Fields that each rank reports at the logs at which the machines are read."""
 BUSY = "busy_core_seconds"
 JOULES = "joules"
@@ -29,7 +29,7 @@ def fields_of(rank: int, cards: Sequence[Card], system: bool) -> list[str]:
         system: True to read the machines' own metrics and their energy.
     """
     card, before = cards[rank], [card for card in cards[:rank] if card.host == cards[rank].host]
-    fields = [*TOLD_BY_ALL, *([] if before else [BUSY])]
+    fields = [*SAMPLED_BY_ALL, *([] if before else [BUSY])]
     if not system:
         return fields
     known = {gpu for each in before for gpu in each.gpus}

@@ -116,10 +116,12 @@ class SweepCoordinator(GroupReports):
         if run is not None:
             self._scheduler.end(run, "failed", reason)
         elif known is None:
-            self._recorder.tell("warning", code="trial-not-begun", message=f"trial {trial_id} did not begin: {reason}")
+            self._recorder.report_event(
+                "warning", code="trial-not-begun", message=f"trial {trial_id} did not begin: {reason}"
+            )
         elif known.state not in ENDED:
             self._recorder.trial(replace(known, state="failed", reason=reason))
-            self._recorder.tell("ended", trial=trial_id, state="failed", reason=reason)
+            self._recorder.report_event("ended", trial=trial_id, state="failed", reason=reason)
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
 
@@ -214,11 +216,11 @@ class SweepCoordinator(GroupReports):
 
     # --- Tune's trainables ---------------------------------------------------------------------------------------
 
-    async def run_to_rung(self, spec: TrialSpec, visit: str = "", told_step: int = 0) -> TrialReport:
+    async def run_to_rung(self, spec: TrialSpec, visit: str = "", reported_step: int = 0) -> TrialReport:
         """Let a trial begin, or continue; returns when it stands at a rung or has ended.
 
         Args:
-            told_step: the step of the last rung that was reported to the caller during its visit.
+            reported_step: the step of the last rung that was reported to the caller during its visit.
             visit: tells one stay of the trial at a trainable from another. One that comes while the trial stands at a
                 rung may bring it another checkpoint, so that it takes a slot again.
         """
@@ -235,17 +237,17 @@ class SweepCoordinator(GroupReports):
         call = run.calls
         if run.spec is None:
             await self._adopt(run, spec)
-        if run.rung is not None and told_step >= run.rung["step"]:
-            run.is_told = True  # by the coordinator that this one replaces
+        if run.rung is not None and reported_step >= run.rung["step"]:
+            run.is_reported = True  # by the coordinator that this one replaces
         has_place = run.state != "waiting"
-        if has_place and run.is_told and run.visit not in (None, visit):
+        if has_place and run.is_reported and run.visit not in (None, visit):
             await self._scheduler.vacate(run)
             has_place = False
         run.visit = visit
         if not has_place:
             run.spec = spec
             await self._scheduler.assign(run, call)
-        elif run.rung is not None and run.is_told:
+        elif run.rung is not None and run.is_reported:
             run.leave_rung()
             self._recorder.answer(run.trial.id)
             await self._scheduler.notify()

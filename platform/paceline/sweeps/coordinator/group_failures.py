@@ -74,7 +74,7 @@ class GroupFailures:
         left = len(self._scheduler.open_slots) - 1
         groups = "worker group" if left == 1 else "worker groups"
         message = f"the sweep continues with {left} {groups}, one more failed: {reason}"
-        self._scheduler.recorder.tell("warning", code="slot-lost", message=message, slots_left=left)
+        self._scheduler.recorder.report_event("warning", code="slot-lost", message=message, slots_left=left)
         run = slot.release()
         slot.retire()
         if run is not None:
@@ -99,7 +99,7 @@ class GroupFailures:
         run.failures += was_at_work
         is_once_too_often = run.failures > self._scheduler.rules.max_failures
         if was_at_work and not is_once_too_often:
-            self._scheduler.recorder.tell("restarted", trial=run.trial.id, failures=run.failures)
+            self._scheduler.recorder.report_event("restarted", trial=run.trial.id, failures=run.failures)
         self._scheduler.recorder.trial(run.trial)
         if is_once_too_often:
             times = "once" if run.failures == 1 else f"{run.failures} times"

@@ -115,7 +115,7 @@ class GroupReports:
         elif kind == "checkpoint":
             run.trial = replace(run.trial, checkpoint=details["path"])
         elif kind in ("warning", "resumed"):
-            self._recorder.tell(kind, **{**details, "trial": trial_id})
+            self._recorder.report_event(kind, **{**details, "trial": trial_id})
 
     async def secure(self, trial_id: str, attempt: int, end: int | None = None) -> tuple[int, bool]:
         """Have the trial's record put into the sweep's store soon, see `RunCoordinator.secure`."""
@@ -146,7 +146,7 @@ class GroupReports:
         if self._running(trial_id, attempt) is None:
             return None
         if run.stopping is not None:
-            if run.stopping[0] == "pending" or (run.stopping[0] == "paused" and not run.is_told):
+            if run.stopping[0] == "pending" or (run.stopping[0] == "paused" and not run.is_reported):
                 return None
             self._recorder.answer(trial_id)
         may_continue = run.stopping is None
@@ -165,7 +165,7 @@ class GroupReports:
         words = FinalReport.read(ending)
         if words.unrecorded and not await self.metrics(trial_id, attempt, words.unrecorded):
             message = f"its last metrics are not recorded; {HINT_OF_UNRECORDED}"
-            self._recorder.tell("warning", code="metrics-not-recorded", trial=trial_id, message=message)
+            self._recorder.report_event("warning", code="metrics-not-recorded", trial=trial_id, message=message)
         if self._running(trial_id, attempt) is None:  # another rank has reported it meanwhile
             return
         run.write(lambda coordinator: coordinator.note_lost(words.lost))

@@ -100,7 +100,7 @@ class RunningTrial(SavedAttempt):
     coordinator: TrialCoordinator
     writes: WriteQueue
     """Queue of the writes to its record."""
-    is_told: bool = False
+    is_reported: bool = False
     """True once Tune has the report of the rung where it waits."""
     reached: dict[str, float] = field(default_factory=dict)
     """The values at the rung that it reached last."""
@@ -128,7 +128,7 @@ class RunningTrial(SavedAttempt):
     @property
     def has_news(self) -> bool:
         """True if Tune does not know of its rung yet, or that it has released its slot."""
-        return self.state == "waiting" or (self.rung is not None and not self.is_told)
+        return self.state == "waiting" or (self.rung is not None and not self.is_reported)
 
     def _turn(self, state: AttemptState) -> None:
         self.state = moved(ATTEMPT, self.state, state)
@@ -203,13 +203,13 @@ class RunningTrial(SavedAttempt):
 
     def wait_at_rung(self, values: dict[str, float]) -> None:
         """Note that it has reached a rung and waits there."""
-        self.rung, self.reached, self.is_told = values, values, False
+        self.rung, self.reached, self.is_reported = values, values, False
         self.trial = replace(self.trial, samples=int(values["samples"]))
 
     def leave_rung(self) -> None:
         """Note that Tune lets it continue from its rung."""
         assert self.rung is not None
-        self.answered_step, self.rung, self.is_told = int(self.rung["step"]), None, False
+        self.answered_step, self.rung, self.is_reported = int(self.rung["step"]), None, False
 
     def lose_group(self) -> None:
         """Note that its group, if it has one, has released it or is gone."""
@@ -223,7 +223,7 @@ class RunningTrial(SavedAttempt):
         """Apply the final state that its workers report."""
         self.lose_group()
         stopped: tuple[TrialState, str] = self.stopping or ("paused", "")
-        self.stopping, self.rung, self.is_told = None, None, False
+        self.stopping, self.rung, self.is_reported = None, None, False
         if ending["status"] == "failed":
             failure = ending["failure"]
             state = FAILED_AS.get(failure["kind"], "failed")
@@ -248,13 +248,13 @@ class RunningTrial(SavedAttempt):
     def end(self, state: TrialState, reason: str) -> None:
         """End or pause it without a report from its workers."""
         self.lose_group()
-        self.stopping, self.rung, self.is_told = None, None, False
+        self.stopping, self.rung, self.is_reported = None, None, False
         self.trial = replace(self.trial, state=state, reason=reason)
 
     def report(self) -> TrialReport:
         """Return the current report for Tune."""
         if self.rung is not None and not self.has_ended and self.stopping is None:
-            self.is_told = True
+            self.is_reported = True
             return TrialReport("running", {**self.trial.metrics, **self.rung}, self.trial.checkpoint)
         return TrialReport(self.trial.state, end_values(self.trial, self.reached))
 

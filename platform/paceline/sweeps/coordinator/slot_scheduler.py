@@ -94,7 +94,7 @@ class SlotScheduler:
         except OSError as error:
             self.recorder.note(replace(trial, state="pending", reason=f"it cannot be recorded: {error}"))
             message = f"trial {trial.id} did not begin, it cannot be recorded: {error}"
-            self.recorder.tell("warning", code="trial-not-recorded", message=message)
+            self.recorder.report_event("warning", code="trial-not-recorded", message=message)
             if is_full_disk(error):
                 self.found_disk_full(trial.id, f"it cannot be recorded: {error}")
             return None
@@ -120,7 +120,7 @@ class SlotScheduler:
             nonlocal told
             if kind == "warning" and time.monotonic() - told >= TROUBLE_SECONDS:
                 told = time.monotonic()
-                self.recorder.tell(kind, **details, trial=trial_id)
+                self.recorder.report_event(kind, **details, trial=trial_id)
 
         return listen
 
@@ -138,7 +138,7 @@ class SlotScheduler:
                 self._recover_run(attempt, trial)
         adopted = f"{len(self.runs)} trial{'' if len(self.runs) == 1 else 's'} under way"
         message = f"the process that coordinates the sweep died and was started again: {adopted}, none begins again"
-        self.recorder.tell("warning", code="coordinator-restarted", message=message, trials=len(self.runs))
+        self.recorder.report_event("warning", code="coordinator-restarted", message=message, trials=len(self.runs))
 
     def _recover_run(self, attempt: SavedAttempt, trial: Trial) -> None:
         folder = self.recorder.folder / "trials" / trial.id / "tracking"
@@ -258,7 +258,7 @@ class SlotScheduler:
         """A trial is left for a later launch, since a disk is full. End the sweep if that disk stays full: more trials
         would only be trained in vain."""
         message = f"left for the same command to continue, since a disk is full: {reason}"
-        self.recorder.tell("warning", code="disk-full", trial=trial_id, message=message)
+        self.recorder.report_event("warning", code="disk-full", trial=trial_id, message=message)
         if self.disk.was_lacking(reason) and not self.over:
             self.fault = self.fault or reason
             self.over = reason

@@ -77,7 +77,7 @@ class SweepRecorder:
         self._parent_writes = WriteQueue(ThreadPoolExecutor(1, "sweep-record"))
         self.threads = ThreadPoolExecutor(MOST_WRITERS, "trial-record")
         """For the records of the trials."""
-        self._parent_told = -PARENT_SECONDS
+        self._parent_updated = -PARENT_SECONDS
         self._parent_timer: asyncio.TimerHandle | None = None
         self._closings = RecordCloser()
         self._is_in_trouble = False
@@ -116,7 +116,7 @@ class SweepRecorder:
         def done(written: "asyncio.Future[None]") -> None:
             has_failed = not written.cancelled() and isinstance(written.exception(), OSError)
             if has_failed and not self._is_in_trouble:
-                self._tell_of_failure(written, "the state of the slots")
+                self._report_failed_write(written, "the state of the slots")
             self._is_in_trouble = has_failed
             if has_failed:
                 when_failed()
@@ -136,7 +136,7 @@ class SweepRecorder:
                 folder = self.folder / "trials" / trial.id / "tracking"
                 self._closings.close_anew(folder, self.uri, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
 
-    def tell(self, kind: str, **details: Any) -> None:
+    def report_event(self, kind: str, **details: Any) -> None:
         """Let the watcher know something."""
         self.events.add(kind, details)
 
@@ -189,13 +189,13 @@ class SweepRecorder:
         """A trial has ended: write that down, and close its record in the background."""
         trial = run.trial
         self.trial(trial)
-        self._tell_parent_soon()
+        self._update_parent_soon()
         tagged = run.write(lambda coordinator: coordinator.tag(trial_state_tags(trial.state)))
-        tagged.add_done_callback(lambda done: self._tell_of_failure(done, f"the state of trial {trial.id}"))
+        tagged.add_done_callback(lambda done: self._report_failed_write(done, f"the state of trial {trial.id}"))
         status = TRIAL_STATUS.get(trial.state, "KILLED")
         self.close_record(run, status, trial.reason or None, CHILD_CLOSE_SECONDS)
         if trial.reason:
-            self.tell("ended", trial=trial.id, state=trial.state, reason=trial.reason)
+            self.report_event("ended", trial=trial.id, state=trial.state, reason=trial.reason)
 
     def close_record(self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float) -> None:
         """Close a trial's record in the background, which takes `CHILD_CLOSE_SECONDS` at the most."""
@@ -207,11 +207,11 @@ class SweepRecorder:
     ) -> dict[str, Any]:
         """Close the sweep's own record while those of the trials are closed; returns a `UploadReport` as a mapping."""
         if self._parent_timer is not None:
-            self._tell_parent()
+            self._update_parent()
         best = best_trial(list(self.trials.values()), self._objectives)
         if best is not None:
             registered = self._parent_writes.put(lambda: self._add_checkpoint_of(best))
-            registered.add_done_callback(lambda done: self._tell_of_failure(done, "the best trial's checkpoint"))
+            registered.add_done_callback(lambda done: self._report_failed_write(done, "the best trial's checkpoint"))
         words = status, reason, note, artifacts, timeout_seconds
         others = asyncio.create_task(self._closings.finish(timeout_seconds))
         report = await self._parent_writes.put(lambda: self._close_parent(*words))
@@ -266,19 +266,19 @@ class SweepRecorder:
                 self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
             if report["error"]:
                 message = f"MLflow does not have all of it: {report['error']}"
-                self.tell("warning", code="unsent", message=message, trial=trial_id)
+                self.report_event("warning", code="unsent", message=message, trial=trial_id)
 
         return closed
 
-    def _tell_parent_soon(self) -> None:
+    def _update_parent_soon(self) -> None:
         if self._parent_timer is None:
-            seconds = max(0.0, self._parent_told + PARENT_SECONDS - time.monotonic())
-            self._parent_timer = asyncio.get_running_loop().call_later(seconds, self._tell_parent)
+            seconds = max(0.0, self._parent_updated + PARENT_SECONDS - time.monotonic())
+            self._parent_timer = asyncio.get_running_loop().call_later(seconds, self._update_parent)
 
-    def _tell_parent(self) -> None:
+    def _update_parent(self) -> None:
         if self._parent_timer is not None:
             self._parent_timer.cancel()
-        self._parent_timer, self._parent_told = None, time.monotonic()
+        self._parent_timer, self._parent_updated = None, time.monotonic()
         best = self._best.summary()
         values = (
             {metric: spread.mean for metric, spread in best.spreads.items() if spread.n} if best is not None else {}
@@ -290,21 +290,21 @@ class SweepRecorder:
         """Let the sweep's own record have what the sweep has cost, as metrics."""
         step = self.endings.total()
         written = self._parent_writes.put(lambda: self._parent.append_newest(costs, step))
-        written.add_done_callback(lambda done: self._tell_of_failure(done, "what the sweep cost"))
+        written.add_done_callback(lambda done: self._report_failed_write(done, "what the sweep cost"))
 
     def _record(self, points: Sequence[MetricPoint], what: str) -> None:
         written = self._parent_writes.put(lambda: self._parent.append(points))
-        written.add_done_callback(lambda done: self._tell_of_failure(done, what))
+        written.add_done_callback(lambda done: self._report_failed_write(done, what))
 
     def _write(self, entry: LogEntry, what: str) -> None:
-        self._log.put(entry).add_done_callback(lambda done: self._tell_of_failure(done, what))
+        self._log.put(entry).add_done_callback(lambda done: self._report_failed_write(done, what))
 
-    def _tell_of_failure(self, written: "asyncio.Future[Any]", what: str) -> None:
+    def _report_failed_write(self, written: "asyncio.Future[Any]", what: str) -> None:
         error = None if written.cancelled() else written.exception()
         if error is not None:  # of any kind: it is the trouble of one entry, and the sweep continues
             kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
             message = f"{what} could not be written down: {kind}{text_of(error)}"
-            self.tell("warning", code="not-written", message=message)
+            self.report_event("warning", code="not-written", message=message)
 
 
 class RecordCloser:

@@ -146,7 +146,7 @@ def refusal(invalid: Sequence[FailingParams], may_skip: bool) -> ConfigError:
     """
     exact = _by_reason(invalid, _reason)
     found = exact if len(exact) <= MOST_REASONS else _by_reason(invalid, lambda problem: _masked(_reason(problem)))
-    problems = [_told(*group, may_skip) for group in islice(found.values(), MOST_REASONS)]
+    problems = [_problem_of(*group, may_skip) for group in islice(found.values(), MOST_REASONS)]
     if len(found) > MOST_REASONS:
         reason = f"there are {len(found) - MOST_REASONS} more reasons why trials are not a valid config"
         problems.append(Problem("sweep-trial", reason, "sweep.space"))
@@ -167,7 +167,7 @@ def _by_reason(invalid: Sequence[FailingParams], reason_of: Any) -> dict[str, _G
     return groups
 
 
-def _told(first: FailingParams, problem: Problem, count: int, may_skip: bool) -> Problem:
+def _problem_of(first: FailingParams, problem: Problem, count: int, may_skip: bool) -> Problem:
     more = {0: "", 1: "; so does 1 more trial"}.get(count - 1, f"; so do {count - 1:,} more trials")
     axis = _axis_at_fault(first.setting, problem)
     setting = first.setting if axis is None else {axis: first.setting[axis]}

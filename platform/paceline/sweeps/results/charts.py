@@ -15,7 +15,7 @@ from paceline.reports.row_charts import bar_chart
 from paceline.reports.text import number_text
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.curves import Curve, Values, places_of
-from paceline.sweeps.results.heatmap import direction_text, how_they_stand, known_objective
+from paceline.sweeps.results.heatmap import direction_text, known_objective, nothing_to_draw_text
 from paceline.sweeps.results.ranking import Objective, SettingSummary
 from paceline.sweeps.trial import Trial, axis_keys
 
@@ -179,7 +179,9 @@ def pareto(
     front = sorted(ranking.front(trials, by_rank), key=lambda each: numbers.get(each.trials[0].id, len(trials)))
     if not front:
         that = " and keeps the constraints" if settings.infeasible else ""
-        raise ValueError(f"no finished trial has both {pair[0][0]} and {pair[1][0]}{that}{how_they_stand(trials)}")
+        raise ValueError(
+            f"no finished trial has both {pair[0][0]} and {pair[1][0]}{that}{nothing_to_draw_text(trials)}"
+        )
     picture = Picture(10, 5)
     axes = picture.add_subplot()
     names = labels.short_names(axis_keys(trials))

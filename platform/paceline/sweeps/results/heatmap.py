@@ -103,7 +103,7 @@ def known_objective(metric: str | Objective, trials: Sequence[Trial], objectives
 def _grid(trials: Sequence[Trial], objective: Objective, column: str, row: str) -> Grid:
     best_first = ranking.ranked(trials, [objective])
     if not best_first:
-        raise ValueError(f"no finished trial has {objective[0]}{how_they_stand(trials)}")
+        raise ValueError(f"no finished trial has {objective[0]}{nothing_to_draw_text(trials)}")
     columns, rows = _places(trials, column), _places(trials, row)
     at = {trial.id: _cell(trial, column, row, columns, rows) for trial in trials}
     values, texts = np.full((len(rows), len(columns)), np.nan), {}
@@ -181,7 +181,7 @@ def _title(trials: Sequence[Trial], objective: Objective, others: Sequence[str])
     return "\n".join(plain(line, 56) for line in (first, second) if line)
 
 
-def how_they_stand(trials: Sequence[Trial]) -> str:
+def nothing_to_draw_text(trials: Sequence[Trial]) -> str:
     """Return the end of a message about nothing to draw: the number of trials in each state."""
     return f", so there is nothing to draw (of {len(trials)} trials: {result_text.counts_text(trials) or 'none'})"
 

@@ -184,7 +184,7 @@ class Closing:
     """The reason why trials are left that the same command continues with: a disk was full; empty when none was."""
     cost: Ledger | None = None
     """Cost of all launches together."""
-    goes_on: bool = False
+    can_continue: bool = False
     """True if the same command continues with the sweep; otherwise it starts a new one, with any config."""
 
 

@@ -40,7 +40,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
 
     _spec: TrialSpec | None
     """Spec of the current trial; created on first use."""
-    _told_step: int
+    _reported_step: int
     """Step of the last rung that the coordinator reported since this process took the trial; 0 before the first."""
 
     def setup(self, config: dict[str, Any], coordinator: Any = None, specs: TrialSpecBuilder | None = None) -> None:
@@ -56,9 +56,11 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         except (ConfigError, EnvironmentFault) as error:
             ray.get(self._coordinator.skip.remote(self._planned, _reason(error)))
             return self._result(TrialReport("skipped"))
-        report: TrialReport = ray.get(self._coordinator.run_to_rung.remote(self._spec, self._visit, self._told_step))
+        report: TrialReport = ray.get(
+            self._coordinator.run_to_rung.remote(self._spec, self._visit, self._reported_step)
+        )
         if not report.is_over:
-            self._told_step = int(report.values["step"])
+            self._reported_step = int(report.values["step"])
         self._checkpoint = report.checkpoint
         return self._result(report)
 
@@ -105,7 +107,7 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         self._store = self._specs.store_of(self._planned.id)
         self._checkpoint = ""
         self._spec = None
-        self._told_step = 0
+        self._reported_step = 0
         # tells this stay from others: Tune may continue with the trial in another process before this one has left it
         self._visit: str = uuid.uuid4().hex
 
