@@ -1,7 +1,8 @@
 """What tests of finished runs share: a storage, a database, and short time-outs."""
 
 import shutil
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,20 @@ def images(prepared_database: Path, tmp_path_factory: pytest.TempPathFactory) ->
     shutil.copy(prepared_database, folder / "mlflow.db")
     trained(folder, "images", **CNN)
     return folder
+
+
+@pytest.fixture
+def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a file system of a size, such as `8k`."""
+    folder = tmp_path / "disk"
+
+    def mount(size: str) -> Path:
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("mounting a tmpfs needs root")
+        return folder
+
+    yield mount
+    if folder.is_mount():
+        subprocess.run(["umount", folder], check=True)

@@ -1,6 +1,8 @@
 """`RunResult.evaluate` and `predict` in this process: exact, on any set, into complete files."""
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.nn import functional as F
 
 from paceline import RunResult, load_run, train
 from paceline.cluster.listener import SilentListener
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import ConfigError, EnvironmentFault, PacelineError
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
@@ -302,6 +304,28 @@ def test_a_failure_leaves_the_file_that_was_there(home: Path, kind: str, code: s
     assert [path.name for path in home.glob("*out*")] == ["out.safetensors"]
     assert sorted(os.listdir(run.folder.parent)) == [".lock", run.run_id]
     golden(str(error))
+
+
+@pytest.mark.parametrize("full", ["output", "run"])
+@pytest.mark.parametrize("ending", ["safetensors", pytest.param("parquet", marks=pytest.mark.slow)])
+def test_on_a_full_disk_nothing_is_left(
+    home: Path, images: Path, disk_of: Callable[[str], Path], full: str, ending: str
+) -> None:
+    """The disk of the file, or that of the run, beside which the workers write their parts."""
+    disk = disk_of("8k" if full == "output" else "1m")
+    run = load_run(images / "runs" / "images")
+    output = disk / f"out.{ending}"
+    if full == "run":
+        shutil.copytree(run.folder, disk / "runs" / "images" / run.run_id)
+        run, output = load_run(disk / "runs" / "images"), home / f"out.{ending}"
+        (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - 4096))
+    before = contents(disk)
+    overrides = {"data.num_validation_samples": 4096}
+    error = refused(lambda: run.predict(output=output, overrides=overrides))
+    assert isinstance(error, EnvironmentFault)
+    assert "No space left on device" in str(error)
+    assert contents(disk) == before
+    assert not list(home.glob("*out*"))
 
 
 @pytest.mark.parametrize(

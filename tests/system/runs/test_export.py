@@ -2,9 +2,8 @@
 
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -337,21 +336,11 @@ def test_what_cannot_be_traced_or_saved_is_refused(
 # Disks and files
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], capture_output=True).returncode:
-        pytest.skip("mounting a tmpfs needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
-
-
 @pytest.mark.parametrize("format", ["safetensors", pytest.param("pt2", marks=pytest.mark.slow)])
-def test_on_a_full_disk_nothing_is_left(cnn: RunResult, home: Path, tiny_disk: Path, format: Any) -> None:
+def test_on_a_full_disk_nothing_is_left(
+    cnn: RunResult, home: Path, disk_of: Callable[[str], Path], format: Any
+) -> None:
+    tiny_disk = disk_of("8k")
     with pytest.raises(EnvironmentFault, match="No space left on device") as caught:
         export("cnn", format, tiny_disk / "out")
     assert code_of(caught) == "output-not-written"
