@@ -31,6 +31,12 @@ def certainty(findings: ScaleFindings) -> str:
     if findings.step_time_error is not None:
         error = f"{100 * findings.step_time_error:.1f} %"
         parts.append(f"The median error of step times that were left out of the fit is {error}.")
+    if findings.other_workers_error is not None:
+        counts = ", ".join(map(str, findings.other_workers))
+        error = f"{100 * findings.other_workers_error:.1f} %"
+        own = counted(findings.workers, "worker")
+        parts.append(f"Steps with other numbers of workers ({counts}) were measured.")
+        parts.append(f"Predicted from {own}, their median error is {error}.")
     if any(row.is_extrapolated for row in findings.table):
         parts.append("Extrapolated rows were not measured, and are never recommended.")
     return " ".join(parts)

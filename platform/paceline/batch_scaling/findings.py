@@ -106,7 +106,8 @@ class ScaleFindings:
     """Learning-rate rules that held in the branches."""
     step_time: StepTimeModel | None
     step_time_error: float | None
-    """Median relative error of the step times on batch sizes that were left out of the fit."""
+    """Median relative error of the step times on batch sizes that were left out of the fit, with the config's own
+    number of workers."""
     table: tuple[ScaleRow, ...]
     fastest: ScaleRow | None
     cheapest: ScaleRow | None
@@ -129,6 +130,10 @@ class ScaleFindings:
     """95 % interval of the speedup over the seeds."""
     undecided: str = ""
     """Reason why nothing is known about larger batches; empty if the study reached a decision."""
+    other_workers: tuple[int, ...] = ()
+    """Numbers of workers, besides the config's own, whose steps were measured."""
+    other_workers_error: float | None = None
+    """Median relative error of their step times, as predicted from the config's own number of workers alone."""
     samples_spent: int = 0
     """Training samples that the study has used, verification included."""
     notes: tuple[str, ...] = ()

@@ -19,10 +19,9 @@ def goodput_table(
     *,
     own_batch_size: int,
     own_samples: int,
-    measured_workers: int,
     largest_trained: int,
     critical: CriticalBatch,
-    seconds_per_step: Mapping[int, float],
+    seconds_per_step: Mapping[tuple[int, int], float],
     step_time: StepTimeModel,
     micro_batch_size: Mapping[int, int],
     lr: Mapping[int, float],
@@ -32,10 +31,9 @@ def goodput_table(
 
     Args:
         own_samples: to the target, with the config's own batch.
-        measured_workers: that `seconds_per_step` is of.
         largest_trained: the largest batch size of a branch.
-        seconds_per_step: by batch size, as measured.
-        micro_batch_size: of one worker, by batch size, with `measured_workers`.
+        seconds_per_step: by batch size and number of workers, as measured.
+        micro_batch_size: of one worker, by batch size, with the config's own number of workers.
         lr: peak learning rate by batch size.
         most_samples: of the config's length of training.
     """
@@ -45,9 +43,9 @@ def goodput_table(
         for count in workers:
             if size % count:
                 continue
-            is_measured = count == measured_workers and size in seconds_per_step
+            is_measured = (size, count) in seconds_per_step
             if is_measured:
-                step_seconds = seconds_per_step[size]
+                step_seconds = seconds_per_step[size, count]
             else:
                 micro = min(micro_batch_size.get(size, size // count), size // count)
                 step_seconds = step_time.seconds(micro, -(-size // (micro * count)), count)

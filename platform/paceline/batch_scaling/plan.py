@@ -1,8 +1,9 @@
 """Configs of a study: the config as it is, its branches, and the verified candidates."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from math import exp, gcd, inf, sqrt
+from math import exp, gcd, inf, log2, sqrt
 from typing import Any
 
 from paceline.batch_scaling.candidate import BatchStage, Candidate
@@ -31,6 +32,8 @@ LEAST_STEPS = 8
 AVERAGED_STEPS = 32
 """Steps of the config's own batch; weights are averaged over the samples of this many steps."""
 MOST_DOUBLINGS = 4
+MOST_SIZES = 3
+"""Batch sizes whose steps are measured with another number of workers."""
 NEVER = 10**12
 NOISE_MEASUREMENTS = 200
 """Fewest measurements of the noise scale over the config's training length."""
@@ -177,11 +180,41 @@ class StudyPlan:
         own = self.workers
         return sorted({max(1, own // 4), max(1, own // 2), own, 2 * own, 4 * own})
 
+    @property
+    def other_worker_counts(self) -> list[int]:
+        """Numbers of workers besides the config's own, the nearest first."""
+        others = [count for count in self.worker_counts if count != self.workers]
+        return sorted(others, key=lambda count: abs(log2(count / self.workers)))
+
+    def worker_configs(self, count: int, rules: Mapping[int, Rule]) -> dict[int, ExperimentConfig]:
+        """Return configs with another number of workers, by batch size: at most `MOST_SIZES`, spread over those that
+        the workers can share.
+
+        Args:
+            rules: by batch size.
+        """
+        found = {}
+        for size, rule in sorted(rules.items()):
+            overrides = {**self.overrides(size, rule), "scaling.num_workers": count, "scaling.min_workers": None}
+            with suppress(ConfigError):  # the workers cannot share this batch
+                config = self.config.with_overrides(overrides)
+                self.shares_of(config, size)
+                found[size] = config
+        sizes = list(found)
+        kept = {sizes[round(each * (len(sizes) - 1) / (MOST_SIZES - 1))] for each in range(MOST_SIZES)} if sizes else ()
+        return {size: found[size] for size in sorted(kept)}
+
     def shares(self, size: int) -> tuple[int, int]:
         """Return the micro-batch size and the number of accumulation steps of a global batch."""
-        batch = derive(self.at_batch(size, "none"), None).batch
+        return self.shares_of(self.at_batch(size, "none"), size)
+
+    @staticmethod
+    def shares_of(config: ExperimentConfig, size: int) -> tuple[int, int]:
+        """Return the micro-batch size and the number of accumulation steps of a config."""
+        batch = derive(config, None).batch
         # with `micro_batch_size: max`, neither is known in advance
-        return batch.micro_batch_size or max(1, size // self.workers), batch.gradient_accumulation_steps or 1
+        micro_batch_size = batch.micro_batch_size or max(1, size // max(1, config.scaling.num_workers))
+        return micro_batch_size, batch.gradient_accumulation_steps or 1
 
     def lr(self, size: int, rule: Rule) -> float:
         """Return the peak learning rate at a batch size."""

@@ -53,7 +53,7 @@ class PlannedSize:
     micro_batch_size: int
     gradient_accumulation_steps: int
     is_extrapolated: bool
-    """True if it is not measured."""
+    """True if it is not measured; with another number of workers than the config's, it is where there is room."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ The result of each job is in the folder's journal: a later launch continues wher
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +20,13 @@ from paceline.batch_scaling.result import ScaleResult
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.texts import summary_text
-from paceline.bench.bench import open_bench
+from paceline.bench.bench import Bench, LateBench, open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
 from paceline.cluster.listener import Listener, Stages
+from paceline.cluster.preflight import check_this_machine
+from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import folder_removed, writable
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.unfinished_runs import intent_of
@@ -144,7 +147,31 @@ def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stag
         make_folder(folder.ray)
     with open_bench(config, SCALE, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
         resumable = ResumableBench(bench, log, spent, SCALE)
-        return ScaleStudy(config, resumable, clock, listener, folder.checkpoints, launch.verifies).run()
+        study = ScaleStudy(config, resumable, clock, listener, folder.checkpoints, launch.verifies)
+        findings = study.run()
+
+    @contextmanager
+    def moved_to(config: ExperimentConfig) -> Iterator[None]:
+        with ExitStack() as stack:
+            resumable.move_to(
+                LateBench(lambda: stack.enter_context(_bench_with_room(config, launch, folder, listener)))
+            )
+            yield
+
+    return study.measure_workers(findings, moved_to)
+
+
+def _bench_with_room(
+    config: ExperimentConfig, launch: ScaleLaunch, folder: ScaleFolder, listener: Stages
+) -> AbstractContextManager[Bench]:
+    """Open a bench only if there is room for it now.
+
+    Raises:
+        EnvironmentFault: there is none.
+    """
+    if not on_cluster(launch.address):
+        check_this_machine(config)
+    return open_bench(config, SCALE, launch.address, 0.0, folder.ray, listener)
 
 
 def _result(place: StudyPlace[ScaleFolder], findings: ScaleFindings, listener: Stages, spent: SpentTime) -> ScaleResult:

@@ -46,6 +46,11 @@ class StepTimeModel:
         compute = self.fixed_seconds + self.sample_seconds * micro_batch_size
         return accumulation * compute + self.exchange_seconds * (workers - 1) / workers
 
+    def error(self, measured: MeasuredStep) -> float:
+        """Return the relative error of the prediction for a measured step."""
+        predicted = self.seconds(measured.micro_batch_size, measured.accumulation, measured.workers)
+        return predicted / measured.seconds - 1
+
 
 def fit_step_time(measured: Sequence[MeasuredStep]) -> StepTimeModel:
     """Fit the model to relative errors, by least squares with coefficients of at least 0.
@@ -74,6 +79,5 @@ def held_out_errors(measured: Sequence[MeasuredStep]) -> list[float]:
     errors = []
     for index, left_out in enumerate(measured):
         model = fit_step_time([*measured[:index], *measured[index + 1 :]])
-        predicted = model.seconds(left_out.micro_batch_size, left_out.accumulation, left_out.workers)
-        errors.append(predicted / left_out.seconds - 1)
+        errors.append(model.error(left_out))
     return errors

@@ -3,9 +3,11 @@
 inspect the model and the data  ->  the config as it is, trained to the target, with checkpoints on its way
   ->  branches with larger batches, from the start and from these  ->  the time of a step at each batch size
   ->  the time to the target with each batch size  ->  the best of them, trained to the target with each seed
+  ->  the time of a step with other numbers of workers, where there is room for them
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -26,9 +28,12 @@ from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.cluster.listener import Stages
 from paceline.config.experiment import ExperimentConfig
+from paceline.reports.text import counted
 
 VERIFYING_SHARE = 0.6
 """Largest share of the budget that is reserved for the verification."""
+OTHER_WORKERS_SECONDS = 40.0
+"""Time that must be left for another number of workers: its processes have to start first."""
 
 
 class ScaleStudy:
@@ -50,6 +55,8 @@ class ScaleStudy:
     ) -> None:
         self._config, self._clock, self._listener, self._verifies = config, clock, listener, verifies
         self._jobs = StudyJobs(bench, clock, folder)
+        self._plan: StudyPlan | None = None
+        self._steps = _Steps(0, {})
 
     def run(self) -> ScaleFindings:
         """Run the whole study.
@@ -59,7 +66,7 @@ class ScaleStudy:
         """
         jobs = self._jobs
         self._listener.stage("looking at the model and the data")
-        plan = StudyPlan.of(self._config, jobs.look(self._config))
+        plan = self._plan = StudyPlan.of(self._config, jobs.look(self._config))
         self._listener.stage("training the config as it is")
         own = jobs.train_own(plan.own_config(plan.seeds[0]))
         target, first_reached = target_of(plan, own)
@@ -97,15 +104,54 @@ class ScaleStudy:
         found = self._concluded(found, plan)
         return replace(found, samples_spent=jobs.samples_spent, notes=tuple(jobs.notes))
 
-    def _concluded(self, found: ScaleFindings, plan: StudyPlan) -> ScaleFindings:
-        self._listener.stage("measuring the time of a step")
-        steps = self._measured_steps(found, plan)
-        if not steps.measured:
-            return replace(found, undecided="no step could be measured")
+    def measure_workers(
+        self, found: ScaleFindings, moved_to: Callable[[ExperimentConfig], AbstractContextManager[object]]
+    ) -> ScaleFindings:
+        """Measure steps with other numbers of workers, as far as there are room and time, and make the table again.
+
+        Args:
+            found: from `run`.
+            moved_to: has the jobs of its body run by as many workers as a config has.
+        """
+        plan, steps = self._plan, self._steps
+        if plan is None or not steps.measured:
+            return found
+        others: dict[tuple[int, int], MeasuredStep] = {}
+        for count in plan.other_worker_counts:
+            configs = plan.worker_configs(count, {size: found.rules.at(size) for size, _ in steps.measured})
+            if configs and self._clock.has(OTHER_WORKERS_SECONDS):
+                self._listener.stage(f"measuring steps with {counted(count, 'worker')}")
+                with moved_to(next(iter(configs.values()))):
+                    others |= self._other_steps(count, configs)
+        steps = _Steps(steps.largest_trained, {**steps.measured, **others})
         if not steps.model.has_exchange and len(plan.worker_counts) > 1:
             self._jobs.notes.append(
                 "the exchange between workers was not observed: times of other numbers may be too low"
             )
+        errors = [abs(self._steps.model.error(each)) for each in others.values()]
+        found = replace(
+            found,
+            notes=tuple(self._jobs.notes),
+            other_workers=tuple(sorted({count for _, count in others})),
+            other_workers_error=median(errors) if errors else None,
+        )
+        return _with_table(found, plan, steps) if others else found
+
+    def _other_steps(self, count: int, configs: Mapping[int, ExperimentConfig]) -> dict[tuple[int, int], MeasuredStep]:
+        assert self._plan is not None
+        found = {}
+        for size, config in configs.items():
+            seconds = self._jobs.step_seconds(config, size)
+            if seconds is None:
+                break  # there is no room for so many, or they cannot train
+            found[size, count] = MeasuredStep(*self._plan.shares_of(config, size), count, seconds)
+        return found
+
+    def _concluded(self, found: ScaleFindings, plan: StudyPlan) -> ScaleFindings:
+        self._listener.stage("measuring the time of a step")
+        steps = self._steps = self._measured_steps(found, plan)
+        if not steps.measured:
+            return replace(found, undecided="no step could be measured")
         found = _with_table(found, plan, steps)
         critical = found.critical
         found = self._chosen(found, plan)
@@ -114,12 +160,12 @@ class ScaleStudy:
 
     def _measured_steps(self, found: ScaleFindings, plan: StudyPlan) -> "_Steps":
         largest = max((each.batch_size for each in found.branches), default=plan.own_batch_size)
-        measured: dict[int, MeasuredStep] = {}
+        measured: dict[tuple[int, int], MeasuredStep] = {}
         for size in plan.batch_sizes(largest):
             if self._clock.has(WINDOWS * WINDOW_SECONDS) or not measured:
                 seconds = self._jobs.step_seconds(plan.at_batch(size, found.rules.at(size)), size)
                 if seconds is not None:
-                    measured[size] = MeasuredStep(*plan.shares(size), plan.workers, seconds)
+                    measured[size, plan.workers] = MeasuredStep(*plan.shares(size), plan.workers, seconds)
         return _Steps(largest, measured)
 
     def _chosen(self, found: ScaleFindings, plan: StudyPlan) -> ScaleFindings:
@@ -178,8 +224,8 @@ class _Steps:
     """Steps whose time was measured."""
 
     largest_trained: int
-    measured: dict[int, MeasuredStep]
-    """Measured steps by batch size."""
+    measured: dict[tuple[int, int], MeasuredStep]
+    """Measured steps by batch size and number of workers."""
 
     @property
     def model(self) -> StepTimeModel:
@@ -194,17 +240,16 @@ def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFi
         plan.worker_counts,
         own_batch_size=plan.own_batch_size,
         own_samples=found.samples_to_target,
-        measured_workers=plan.workers,
         largest_trained=steps.largest_trained,
         critical=found.critical or CriticalBatch(inf, inf, inf, ()),
-        seconds_per_step={size: each.seconds for size, each in steps.measured.items()},
+        seconds_per_step={key: each.seconds for key, each in steps.measured.items()},
         step_time=model,
         micro_batch_size={size: plan.shares(size)[0] for size in sizes},
         lr={size: plan.lr(size, found.rules.at(size)) for size in sizes},
         most_samples=plan.samples,
     )
     sure = [row for row in rows if model.has_exchange or row.workers == plan.workers]
-    measured = list(steps.measured.values())
+    measured = [each for each in steps.measured.values() if each.workers == plan.workers]
     errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
     return replace(
         found,

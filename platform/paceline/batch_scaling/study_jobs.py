@@ -9,8 +9,9 @@ from paceline.batch_scaling.findings import StudyFailed
 from paceline.batch_scaling.segment import LOOK, TRAIN_SEGMENT
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
-from paceline.bench.jobs import THROUGHPUT, Answer, Job, part_of
+from paceline.bench.jobs import NO_ROOM, THROUGHPUT, Answer, Job, part_of
 from paceline.config.experiment import ExperimentConfig
+from paceline.reports.text import counted
 
 OWN, BRANCH = "own", "branch"
 """Checkpoint folders of the config as it is, and of the branch that is being trained."""
@@ -74,7 +75,9 @@ class StudyJobs:
         """Return the seconds per step; None if it cannot be measured, which adds a note."""
         answer = self._do(THROUGHPUT, config, windows=WINDOWS, window_seconds=WINDOW_SECONDS)
         if answer.problem:
-            self.notes.append(f"the step of batch {size:,} could not be measured: {answer.problem}")
+            if answer.kind != NO_ROOM:
+                step = f"the step of batch {size:,} with {counted(max(1, config.scaling.num_workers), 'worker')}"
+                self.notes.append(f"{step} could not be measured: {answer.problem}")
             return None
         (seconds,) = answer.values["seconds_per_sample"]
         return float(median(seconds)) * size

@@ -2,19 +2,19 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.bench.jobs import Answer, Job, StudyKind, gave_up
+from paceline.bench.jobs import NO_ROOM, Answer, Job, StudyKind, gave_up
 from paceline.bench.limits import LimitReached, raising_after
 from paceline.cluster.listener import Stages
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.worker_group import TrainerThread
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.experiment import ExperimentConfig
-from paceline.errors import RunFailed, first_line
+from paceline.errors import EnvironmentFault, RunFailed, first_line
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -61,6 +61,30 @@ def open_bench(
         return
     with _ray_bench(config, study, address, wait_seconds, folder, listener) as bench:
         yield bench
+
+
+class LateBench:
+    """A bench that is opened for its first job, and may find that there is no room for its workers.
+
+    Args:
+        open: opens it.
+    """
+
+    def __init__(self, open: Callable[[], Bench]) -> None:
+        self._open = open
+        self._bench: Bench | None = None
+
+    def do(self, job: Job) -> Answer:
+        """Run a job, and wait for its answer, whose kind is `no-room` where the bench cannot be opened.
+
+        Raises:
+            RunFailed: the workers are gone.
+        """
+        try:
+            self._bench = self._bench or self._open()
+        except EnvironmentFault as error:
+            return Answer(problem=str(error), kind=NO_ROOM)
+        return self._bench.do(job)
 
 
 class LocalBench:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TRAIN = "paceline.bench.training:train"
 """Trains one config to its end."""
+NO_ROOM = "no-room"
 THROUGHPUT = "paceline.bench.throughput:throughput"
 """Measures the seconds per sample of some configs."""
 
@@ -89,7 +90,8 @@ class Answer:
     problem: str = ""
     """Reason for the failure; empty if the job succeeded."""
     kind: str = ""
-    """`error`, `oom` or `diverged` if the job failed; `lost` if its workers died."""
+    """`error`, `oom` or `diverged` if the job failed; `lost` if its workers died, and `no-room` if there is none for
+    them."""
 
 
 def gave_up(job: Job, study: StudyKind) -> Answer:

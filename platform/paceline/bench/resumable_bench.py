@@ -60,6 +60,10 @@ class ResumableBench:
         self._known = list(log.done)
         self._first: Job | None = None
 
+    def move_to(self, bench: Bench) -> None:
+        """Run the jobs that follow on another bench."""
+        self._bench = bench
+
     def do(self, job: Job) -> Answer:
         """Run a job, unless an earlier launch has run it.
 

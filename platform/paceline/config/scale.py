@@ -22,8 +22,9 @@ class ScaleConfig(Section):
     """Global batch sizes to consider, each 1 to 2^31 - 1. `auto`: that of the config, doubled as long as larger sizes
     are worthwhile."""
     workers: Annotated[list[Annotated[int, Field(ge=1, le=65_536)]], Field(min_length=1)] | Literal["auto"] = "auto"
-    """Numbers of workers to consider, each 1 to 65,536. Only `scaling.num_workers` is measured; the results of the
-    others are extrapolated, and marked as such. `auto`: `scaling.num_workers`, halved and doubled twice."""
+    """Numbers of workers to consider, each 1 to 65,536. Everything is measured with `scaling.num_workers`. The time of
+    a step with another number is measured where there are resources and time for it; otherwise it is extrapolated, and
+    marked as such. `auto`: `scaling.num_workers`, halved and doubled twice."""
     budget_seconds: Annotated[float, Field(ge=10, le=1e7)] = 600.0
     """Maximum duration of the study, from the command to the report, 10 to 10^7 seconds. It ends earlier when
     everything is measured."""

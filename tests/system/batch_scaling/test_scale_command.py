@@ -36,7 +36,7 @@ data: {path: "blobs:build", global_batch_size: 8}
 optimizer: {name: sgd, lr: 0.02, momentum: 0.9}
 trainer: {epochs: 3}
 scaling: {num_workers: 0}
-scale: {target: {val/loss: 0.37}, budget_seconds: 600, seeds: 2}
+scale: {target: {val/loss: 0.37}, budget_seconds: 600, seeds: 2, workers: [1, 64]}
 """
 COMMAND = ("scale", "blobs.yaml", "--json")
 
@@ -112,6 +112,23 @@ def test_a_study_that_was_killed_is_resumed_and_answers(home: Path) -> None:
     assert not (folder / "checkpoints").exists()
     # nothing is left to resume
     assert run_in_process(home, *COMMAND, "--resume").code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_steps_of_two_workers_are_measured_too(home: Path) -> None:
+    command = CommandProcess(home, {}, forks=False)
+    try:
+        command.give(*COMMAND, "--no-verify", "scale.workers=[1, 2, 64]", "scaling.cpus_per_worker=0.5")
+        found = command.result()
+    finally:
+        command.leave()
+    assert found["other_workers"] == [2]
+    assert found["other_workers_error"] >= 0
+    measured = {row["workers"] for row in found["table"] if not row["is_extrapolated"]}
+    assert measured == {1, 2}
+    assert found["step_time"]["has_exchange"]
 
 
 @pytest.mark.parametrize(

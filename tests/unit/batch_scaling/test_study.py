@@ -3,7 +3,9 @@
 import json
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.target import target_of
 from paceline.batch_scaling.texts import summary_text
 from paceline.bench.clock import Clock
-from paceline.bench.jobs import Answer, Job
+from paceline.bench.jobs import NO_ROOM, Answer, Job
 from paceline.cluster.listener import SilentListener
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.errors import ConfigError
@@ -41,6 +43,8 @@ class SimulatedBench:
         later_critical: critical batch size once `GROWS_AFTER` samples were used well, where it grows.
         verified_critical: the same in trainings to the target, where it is another than in branches.
         metric: name of the accuracy.
+        exchange_seconds: of the exchange between very many workers.
+        most_workers: that there is room for.
     """
 
     def __init__(
@@ -53,18 +57,23 @@ class SimulatedBench:
         later_critical: float | None = None,
         metric: str = "val/accuracy",
         diverges: bool = False,
+        exchange_seconds: float = 0.0,
+        most_workers: int = 1,
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
         self._verified_critical = verified_critical or critical
         self._later_critical = later_critical
         self._metric, self._diverges = metric, diverges
+        self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
         self.jobs: list[Job] = []
 
     def do(self, job: Job) -> Answer:
         """Answer a job at once."""
         self.jobs.append(job)
         configs = [json.loads(each.config_json) for each in job.configs]
+        if job.name == "throughput" and workers_of(configs[0]) > self._most_workers:
+            return Answer(problem="this machine has too few cores", kind=NO_ROOM)
         if job.name == "throughput":
             return Answer({"seconds_per_sample": [[self._sample_seconds(each)] * 3 for each in configs]})
         return Answer(getattr(self, f"_{job.name}")(configs[0], job.options))
@@ -73,7 +82,14 @@ class SimulatedBench:
         return FACTS
 
     def _sample_seconds(self, config: Mapping[str, Any]) -> float:
-        return self._step_seconds[0] / config["data"]["global_batch_size"] + self._step_seconds[1]
+        size, workers = config["data"]["global_batch_size"], workers_of(config)
+        step = self.step_seconds(size, workers)
+        return step / size
+
+    def step_seconds(self, size: int, workers: int) -> float:
+        """Seconds of a step without accumulation."""
+        fixed, sample = self._step_seconds
+        return fixed + sample * size / workers + self._exchange_seconds * (workers - 1) / workers
 
     def _train_segment(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
         segment = config["callbacks"][-1]["args"]
@@ -132,6 +148,10 @@ class SimulatedBench:
         return size <= self._works_to.get(config["optimizer"]["lr_scaling"], 10**6)
 
 
+def workers_of(config: Mapping[str, Any]) -> int:
+    return max(1, int(config["scaling"]["num_workers"]))
+
+
 EMPTY: dict[str, Any] = {
     "evaluations": [],
     "noise": [],
@@ -174,6 +194,13 @@ def study(bench: SimulatedBench, verifies: bool = True, epochs: int = SHORT, **s
     config = config_for(epochs, section)
     clock = Clock(1e6, 0.0, lambda: 0.0)
     return ScaleStudy(config, bench, clock, SilentListener(), Path("nowhere"), verifies).run()
+
+
+def study_of_workers(bench: SimulatedBench, **section: Any) -> ScaleFindings:
+    """Run a study, then measure with other numbers of workers."""
+    clock = Clock(1e6, 0.0, lambda: 0.0)
+    course = ScaleStudy(config_for(SHORT, section), bench, clock, SilentListener(), Path("nowhere"), False)
+    return course.measure_workers(course.run(), lambda config: nullcontext())
 
 
 def trained_branches(bench: SimulatedBench) -> set[tuple[int, int, str, int]]:
@@ -292,6 +319,44 @@ def test_a_prediction_that_does_not_hold_is_not_recommended() -> None:
     assert found.recommended == {}
     assert "surely" in summary_text(found)
     assert found.measured_seconds == found.own_seconds
+
+
+UNOBSERVED = "exchange between workers was not observed"
+
+
+def test_steps_of_other_numbers_of_workers_are_measured_where_there_is_room() -> None:
+    bench = SimulatedBench(400.0, exchange_seconds=0.02, most_workers=2)
+    found = study_of_workers(bench)
+    assert found.other_workers == (2,)
+    seconds = {(row.global_batch_size, row.workers): row.seconds / row.steps for row in found.table}
+    assert len(seconds) > 10
+    # the exchange is known from two workers, and so are the steps of four
+    assert seconds == {key: pytest.approx(bench.step_seconds(*key)) for key in seconds}
+    measured = [row.global_batch_size for row in found.table if row.workers == 2 and not row.is_extrapolated]
+    assert len(measured) == 3
+    # half of the exchange is what one worker does not show
+    errors = [0.01 / bench.step_seconds(size, 2) for size in measured]
+    assert found.other_workers_error == pytest.approx(median(errors))
+    assert all(row.is_extrapolated for row in found.table if row.workers == 4)
+    assert not any(UNOBSERVED in note for note in found.notes)
+    # nothing else changes
+    alone = study(SimulatedBench(400.0, exchange_seconds=0.02), verifies=False)
+    assert found.recommended == alone.recommended
+    assert [row for row in found.table if row.workers == 1] == [row for row in alone.table if row.workers == 1]
+
+
+def test_without_room_other_numbers_of_workers_are_extrapolated() -> None:
+    found = study_of_workers(SimulatedBench(400.0))
+    assert (found.other_workers, found.other_workers_error) == ((), None)
+    assert all(row.is_extrapolated for row in found.table if row.workers != 1)
+    assert [UNOBSERVED in note for note in found.notes if "workers" in note] == [True]
+
+
+def test_batches_that_workers_cannot_share_are_left_out() -> None:
+    bench = SimulatedBench(400.0, most_workers=9)
+    found = study_of_workers(bench, workers=[3, 9], batch_sizes=[96, 192])
+    assert found.other_workers == (3,)
+    assert {row.global_batch_size for row in found.table if row.workers == 3} == {96, 192}
 
 
 def test_without_verification_the_recommendation_is_a_prediction() -> None:

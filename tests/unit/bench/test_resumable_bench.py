@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.bench import Bench
+from paceline.bench.bench import Bench, LateBench
 from paceline.bench.job_log import FILE, JobLog, digest_of
-from paceline.bench.jobs import Answer, Job, part_of
+from paceline.bench.jobs import NO_ROOM, Answer, Job, part_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.errors import EnvironmentFault, RunFailed
 from support.bench.study import STUDY
@@ -158,3 +158,58 @@ def test_only_a_job_that_checks_again_is_done_again_and_its_answer_must_not_have
     else:
         assert refused(EnvironmentFault, resumed, tmp_path, later, in_process=False).code == STUDY.code
     assert (first.done, later.done) == (["look", "duel"], ["look"])
+
+
+# Another bench for some of the jobs
+
+
+class Answering:
+    """Answers each job with the name of this bench."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.jobs = name, 0
+
+    def do(self, job: Job) -> Answer:
+        self.jobs += 1
+        return Answer({"by": self.name})
+
+
+def test_jobs_move_to_a_bench_that_is_opened_only_for_what_is_not_known(tmp_path: Path) -> None:
+    first, second = Answering("first"), Answering("second")
+    opened: list[Bench] = []
+
+    def open_second() -> Bench:
+        opened.append(second)
+        return second
+
+    def launch(jobs: int) -> list[Any]:
+        log = JobLog(tmp_path, in_process=True)
+        resumable = ResumableBench(first, log, SpentTime(0.0, lambda: 0.0), STUDY)
+        answers = [resumable.do(Job("duels:duel", (), {"number": 0}))]
+        resumable.move_to(LateBench(open_second))
+        answers += [resumable.do(Job("duels:duel", (), {"number": number})) for number in range(1, jobs)]
+        log.close()
+        return [answer.values["by"] for answer in answers]
+
+    assert launch(3) == ["first", "second", "second"]
+    assert (first.jobs, second.jobs, len(opened)) == (1, 2, 1)
+    assert launch(3) == ["first", "second", "second"]
+    assert (first.jobs, second.jobs, len(opened)) == (1, 2, 1)
+    assert launch(4) == ["first", "second", "second", "second"]
+    assert (first.jobs, second.jobs, len(opened)) == (1, 3, 2)
+
+
+def test_a_bench_without_room_answers_so_and_is_tried_again() -> None:
+    tries: list[int] = []
+
+    def open_late() -> Bench:
+        tries.append(1)
+        if len(tries) == 1:
+            raise EnvironmentFault("too few cores", "too-few-resources")
+        return Answering("late")
+
+    bench = LateBench(open_late)
+    job = Job("duels:duel", ())
+    refusal = bench.do(job)
+    assert (refusal.kind, refusal.values, "too few cores" in refusal.problem) == (NO_ROOM, {}, True)
+    assert bench.do(job).values == {"by": "late"}
