@@ -102,8 +102,6 @@ def efficiency_of(curve: LossCurve, half: tuple[int, float], whole: tuple[int, f
         half: samples and loss in the middle of the branch.
         whole: the same at its end.
     """
-    if not isfinite(whole[1]):
-        return 0.0
     return max(0.0, (curve.samples_to(whole[1]) - curve.samples_to(half[1])) / (whole[0] - half[0]))
 
 
@@ -118,10 +116,13 @@ def branch_of(
     """
     evaluations = losses_of(values)
     efficiency, loss, middle = 0.0, inf, start_samples + values["samples"] / 2
-    if len(evaluations) >= 2 and not values["diverged"]:
+    if ended_finite(values):
         loss = evaluations[-1][1]
-        half = min(evaluations[:-1], key=lambda each: abs(each[0] - middle))
-        efficiency = efficiency_of(curve, half, evaluations[-1])
+        # a loss that was infinite for a moment says nothing about how far the branch was
+        before = [each for each in evaluations[:-1] if isfinite(each[1])]
+        if before:
+            half = min(before, key=lambda each: abs(each[0] - middle))
+            efficiency = efficiency_of(curve, half, evaluations[-1])
     return Branch(start_samples, batch_size, rule, seed, values["samples"], loss, efficiency)
 
 
@@ -137,13 +138,20 @@ def branch_from_start(
     """
     evaluations = losses_of(values)
     efficiency, loss = 0.0, inf
-    if evaluations and not values["diverged"] and isfinite(evaluations[-1][1]):
+    if ended_finite(values):
         samples, loss = evaluations[-1]
         reached = max(loss, goal)
+        evaluations = [each for each in evaluations if isfinite(each[1])]
         if len(evaluations) > 1:
             samples = round(LossCurve(*zip(*evaluations, strict=True)).samples_to(reached))
         efficiency = curve.samples_to(reached) / samples
     return Branch(0, batch_size, rule, seed, values["samples"], loss, efficiency)
+
+
+def ended_finite(values: Mapping[str, Any]) -> bool:
+    """Return True if a branch has a finite loss at its end."""
+    losses = losses_of(values)
+    return bool(losses) and not values["diverged"] and isfinite(losses[-1][1])
 
 
 def losses_of(values: Mapping[str, Any]) -> list[tuple[int, float]]:
@@ -172,6 +180,12 @@ def best_rule(branches: Sequence[Branch], like: Branch) -> Rule:
     return max(rules, key=lambda rule: rules[rule])
 
 
+def smallest_untrainable(branches: Sequence[Branch]) -> float:
+    """Return the smallest batch size none of whose branches has a finite loss at its end; `inf` if there is none."""
+    trained = {branch.batch_size for branch in branches if isfinite(branch.loss)}
+    return min((float(branch.batch_size) for branch in branches if branch.batch_size not in trained), default=inf)
+
+
 def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_target: int) -> CriticalBatch:
     """Fit the trade-off to the best branch of each batch size at each point of training, and add up what follows.
 
@@ -179,7 +193,10 @@ def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_t
         branches: at least one.
         samples_to_target: with the config's own batch.
     """
-    best = {place: max(rules.values()) for place, rules in efficiencies(branches).items()}
+    failed = smallest_untrainable(branches)
+    # a batch that cannot be trained at all says nothing about how much smaller ones lose
+    told = [branch for branch in branches if branch.batch_size < failed] or branches
+    best = {place: max(rules.values()) for place, rules in efficiencies(told).items()}
     starts = sorted({start for start, _ in best})
     by_samples = tuple(
         (

@@ -50,7 +50,7 @@ class ScaleRow:
     is_extrapolated: bool
     """True if no branch had a batch this large or this small, or if this number of workers was not measured."""
     is_in_reach: bool
-    """True if the target is reached within the config's training length."""
+    """True if the target is reached within the config's training length, as far as the batch can be trained at all."""
 
 
 @dataclass(frozen=True)

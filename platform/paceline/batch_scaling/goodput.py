@@ -4,6 +4,7 @@ samples(B) = samples(B_0) / efficiency(B),        seconds(B, w) = samples(B) / B
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from paceline.batch_scaling.critical_batch import CriticalBatch, expected_efficiency
 from paceline.batch_scaling.findings import ScaleRow
@@ -26,6 +27,7 @@ def goodput_table(
     micro_batch_size: Mapping[int, int],
     lr: Mapping[int, float],
     most_samples: float,
+    untrainable: float = inf,
 ) -> list[ScaleRow]:
     """Return a row for each batch size and number of workers that can share it.
 
@@ -36,6 +38,7 @@ def goodput_table(
         micro_batch_size: of one worker, by batch size, with the config's own number of workers.
         lr: peak learning rate by batch size.
         most_samples: of the config's length of training.
+        untrainable: smallest batch size that has no finite loss.
     """
     rows = []
     for size in batch_sizes:
@@ -60,7 +63,7 @@ def goodput_table(
                     seconds=seconds,
                     worker_seconds=seconds * count,
                     is_extrapolated=not is_measured or not own_batch_size <= size <= largest_trained,
-                    is_in_reach=samples <= most_samples,
+                    is_in_reach=samples <= most_samples and size < untrainable,
                 )
             )
     return rows

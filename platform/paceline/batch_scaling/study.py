@@ -9,13 +9,13 @@ inspect the model and the data  ->  the config as it is, trained to the target, 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from statistics import geometric_mean, median
 
 from paceline.batch_scaling.branching import train_branches
 from paceline.batch_scaling.candidate import LEAST_GAIN, Candidate, growing_candidate
-from paceline.batch_scaling.critical_batch import CriticalBatch, critical_batch
+from paceline.batch_scaling.critical_batch import CriticalBatch, critical_batch, smallest_untrainable
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
 from paceline.batch_scaling.goodput import cheapest_of, fastest_of, goodput_table, knee_of
 from paceline.batch_scaling.lr_rules import rules_that_held
@@ -194,6 +194,12 @@ class ScaleStudy:
         The order is: a growing batch size if that is faster than any fixed one; then the knee, since a smaller batch
         that is hardly slower is the smaller change; then the others, the fastest first.
         """
+        failed = smallest_untrainable(found.branches)
+        if isfinite(failed):
+            self._jobs.notes.append(
+                f"a batch of {failed:,.0f} has no finite loss, with any rule: none so large is considered"
+            )
+        here = [row for row in here if row.global_batch_size < failed]
         tried = [row for row in here if row.global_batch_size > plan.own_batch_size]
         rows = [row for row in tried if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
         knee = knee_of(rows)
@@ -247,6 +253,7 @@ def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFi
         micro_batch_size={size: plan.shares(size)[0] for size in sizes},
         lr={size: plan.lr(size, found.rules.at(size)) for size in sizes},
         most_samples=plan.samples,
+        untrainable=smallest_untrainable(found.branches),
     )
     sure = [row for row in rows if model.has_exchange or row.workers == plan.workers]
     measured = [each for each in steps.measured.values() if each.workers == plan.workers]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from paceline.batch_scaling.critical_batch import CriticalBatch
+from paceline.batch_scaling.critical_batch import CriticalBatch, smallest_untrainable
 from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
 from paceline.reports.text import counted
 
@@ -29,6 +29,7 @@ def rows_of(findings: ScaleFindings) -> list[tuple[str, ...]]:
 
 def marks_text(findings: ScaleFindings, row: ScaleRow) -> str:
     """Return what distinguishes a row, such as `as it is, cheapest`."""
+    failed = smallest_untrainable(findings.branches)
     is_own = row.global_batch_size == findings.own_batch_size and row.workers == findings.workers
     named = {
         "as it is": is_own,
@@ -36,7 +37,8 @@ def marks_text(findings: ScaleFindings, row: ScaleRow) -> str:
         "cheapest": row == findings.cheapest,
         "knee": row == findings.knee,
         "extrapolated": row.is_extrapolated,
-        "not within the config's length": not row.is_in_reach,
+        "not within the config's length": not row.is_in_reach and row.global_batch_size < failed,
+        "no finite loss": row.global_batch_size >= failed,
     }
     return ", ".join(name for name, holds in named.items() if holds)
 

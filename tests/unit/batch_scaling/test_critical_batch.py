@@ -1,6 +1,7 @@
 """The critical batch size from branches: found again where the trade-off holds by construction."""
 
-from math import inf, log
+from math import inf, log, nan
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from paceline.batch_scaling.critical_batch import (
     LossCurve,
     Rule,
     branch_from_start,
+    branch_of,
     critical_batch,
     efficiency_of,
     expected_efficiency,
@@ -71,6 +73,43 @@ def test_a_training_that_tells_little_changes_little() -> None:
     expected = critical_batch(branches, OWN, TARGET)
     # with twice the batch, hardly more samples are expected, and seeds scatter by as much
     assert refined(expected, OWN, branches, [(64, 0.95, 3)]).size == pytest.approx(300.0, rel=0.2)
+
+
+def answer(*losses: float, diverged: bool = False) -> dict[str, Any]:
+    """Of a branch that was evaluated every 100 samples."""
+    evaluations = [(100 * number, {"val/loss": loss}) for number, loss in enumerate(losses, 1)]
+    return {"evaluations": evaluations, "samples": 100 * len(losses), "diverged": diverged}
+
+
+CURVE = LossCurve([100, 200, 300, 400], [4.0, 3.0, 2.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("losses", "from_start", "from_checkpoint"),
+    [
+        ((4.0, 3.0, 2.0, 1.0), 1.0, 1.0),
+        ((4.0, nan, 2.0, 1.0), 1.0, 1.0),
+        ((inf, 3.0, 2.0, 1.0), 1.0, 1.0),
+        ((nan, nan, nan, 1.0), 1.0, 0.0),  # how far it was in the middle is not known
+        ((4.0, 3.0, 2.0, nan), 0.0, 0.0),
+        ((nan, nan), 0.0, 0.0),
+        ((), 0.0, 0.0),
+    ],
+)
+def test_losses_that_are_not_finite_say_nothing(
+    losses: tuple[float, ...], from_start: float, from_checkpoint: float
+) -> None:
+    values = answer(*losses)
+    begun = branch_from_start(CURVE, 1.0, 64, "linear", 0, values)
+    resumed = branch_of(0, CURVE, 64, "linear", 0, values)
+    assert (begun.efficiency, resumed.efficiency) == (pytest.approx(from_start), pytest.approx(from_checkpoint))
+    assert all(each.loss == 1.0 or (each.efficiency, each.loss) == (0.0, inf) for each in (begun, resumed))
+
+
+def test_a_branch_that_diverged_has_no_efficiency() -> None:
+    values = answer(4.0, 3.0, diverged=True)
+    found = [branch_from_start(CURVE, 1.0, 64, "linear", 0, values), branch_of(0, CURVE, 64, "linear", 0, values)]
+    assert [(each.efficiency, each.loss) for each in found] == [(0.0, inf)] * 2
 
 
 def test_efficiency_is_read_from_the_curve_of_the_config_as_it_is() -> None:

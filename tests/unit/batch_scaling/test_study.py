@@ -45,6 +45,7 @@ class SimulatedBench:
         metric: name of the accuracy.
         exchange_seconds: of the exchange between very many workers.
         most_workers: that there is room for.
+        finite_to: the largest batch whose losses are finite.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class SimulatedBench:
         diverges: bool = False,
         exchange_seconds: float = 0.0,
         most_workers: int = 1,
+        finite_to: int = 10**6,
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
         self._verified_critical = verified_critical or critical
         self._later_critical = later_critical
         self._metric, self._diverges = metric, diverges
+        self._finite_to = finite_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
         self.jobs: list[Job] = []
 
@@ -109,7 +112,7 @@ class SimulatedBench:
             samples, step = samples + size, step + 1
             if step % config["trainer"]["evaluate_every_n_steps"]:
                 continue
-            evaluations.append([samples, metrics_after(used, self._metric)])
+            evaluations.append([samples, self._metrics(used, size)])
             value = evaluations[-1][1].get(segment.get("metric"))
             if value is not None and (value <= segment["target"] if is_branch else value >= segment["target"]):
                 reached = samples
@@ -135,8 +138,12 @@ class SimulatedBench:
         while not evaluations or evaluations[-1][0] < config["callbacks"][-1]["args"]["until_samples"]:
             step, samples = step + 1, samples + size
             if step % every == 0:
-                evaluations.append([samples, metrics_after(start + (samples - start) * efficiency, self._metric)])
+                evaluations.append([samples, self._metrics(start + (samples - start) * efficiency, size)])
         return {**EMPTY, "evaluations": evaluations, "samples": samples - start}
+
+    def _metrics(self, used: float, size: int) -> dict[str, float]:
+        found = metrics_after(used, self._metric)
+        return found if size <= self._finite_to else {**found, "val/loss": math.nan}
 
     def _efficiency(self, config: Mapping[str, Any], size: int, critical: float, used: float) -> float:
         if not self._works(config, size):
@@ -357,6 +364,21 @@ def test_batches_that_workers_cannot_share_are_left_out() -> None:
     found = study_of_workers(bench, workers=[3, 9], batch_sizes=[96, 192])
     assert found.other_workers == (3,)
     assert {row.global_batch_size for row in found.table if row.workers == 3} == {96, 192}
+
+
+@pytest.mark.parametrize(("epochs", "target"), [(SHORT, 0.909), (LONG, 0.97)])
+def test_batches_whose_loss_is_not_finite_are_not_recommended(epochs: int, target: float) -> None:
+    found = study(SimulatedBench(10_000.0, finite_to=256), epochs=epochs, target={"val/accuracy": target})
+    assert {branch.efficiency for branch in found.branches if branch.batch_size > 256} == {0.0}
+    assert max(branch.efficiency for branch in found.branches if branch.batch_size <= 256) > 0.9
+    assert found.recommended["data.global_batch_size"] == 256
+    json.dumps(findings_json(found), allow_nan=False)
+
+
+def test_without_a_finite_loss_there_is_no_answer() -> None:
+    found = study(SimulatedBench(finite_to=0))
+    assert (found.critical, found.branches, found.recommended) == (None, (), {})
+    assert found.undecided
 
 
 def test_without_verification_the_recommendation_is_a_prediction() -> None:
