@@ -64,7 +64,7 @@ def open_bench(
 
 
 class LateBench:
-    """A bench that is opened for its first job, and may find that there is no room for its workers.
+    """A bench for measurements that a study can do without: opened for its first job, and an answer where it fails.
 
     Args:
         open: opens it.
@@ -75,16 +75,15 @@ class LateBench:
         self._bench: Bench | None = None
 
     def do(self, job: Job) -> Answer:
-        """Run a job, and wait for its answer, whose kind is `no-room` where the bench cannot be opened.
-
-        Raises:
-            RunFailed: the workers are gone.
-        """
+        """Run a job, and wait for its answer; its kind is `no-room` where the bench cannot be opened, and `lost` where
+        its workers are gone."""
         try:
             self._bench = self._bench or self._open()
+            return self._bench.do(job)
         except EnvironmentFault as error:
             return Answer(problem=str(error), kind=NO_ROOM)
-        return self._bench.do(job)
+        except RunFailed as error:
+            return Answer(problem=str(error), kind="lost")
 
 
 class LocalBench:

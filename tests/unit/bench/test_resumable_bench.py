@@ -213,3 +213,8 @@ def test_a_bench_without_room_answers_so_and_is_tried_again() -> None:
     refusal = bench.do(job)
     assert (refusal.kind, refusal.values, "too few cores" in refusal.problem) == (NO_ROOM, {}, True)
     assert bench.do(job).values == {"by": "late"}
+
+
+def test_a_late_bench_whose_workers_are_gone_answers_so() -> None:
+    answer = LateBench(lambda: EndingBench(ended_group)).do(Job("duels:duel", ()))
+    assert (answer.kind, "the worker group ended" in answer.problem) == ("lost", True)
