@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from paceline.batch_scaling.earlier_study import EarlierStudy
+from paceline.batch_scaling.texts import critical_text
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Job, part_of
@@ -18,7 +20,7 @@ from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.combination_search import Combining
-from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together
+from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together, worthwhile
 from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.facts import LOOK, TuneupFacts
@@ -77,11 +79,19 @@ class TuneupCourse:
     """One tune-up on a bench that is open."""
 
     def __init__(
-        self, config: ExperimentConfig, bench: Bench, clock: Clock, watcher: Watcher, notes: Sequence[str] = ()
+        self,
+        config: ExperimentConfig,
+        bench: Bench,
+        clock: Clock,
+        watcher: Watcher,
+        notes: Sequence[str] = (),
+        scale_study: EarlierStudy | None = None,
     ) -> None:
         """Args:
         notes: notes to add to the findings.
+        scale_study: a scale study of the config.
         """
+        self._scale_study = scale_study
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
         self._screening = Screening(bench, clock, config.seed, DeviceMemory(), watcher.screened)
@@ -102,7 +112,11 @@ class TuneupCourse:
             BaselineFailed: the baseline itself cannot be built, trained or measured.
             RunFailed: the workers are gone.
         """
-        facts = self._examine()
+        facts = replace(self._examine(), scale_study=self._scale_study)
+        if self._scale_study is not None:
+            critical = critical_text(self._scale_study.findings.critical)
+            named = f"scale study {self._scale_study.study_id}"
+            self._note("scale-study", f"batch sizes follow {named}, whose critical batch is: {critical}")
         self._diagnose()
         self._techniques = self._peaks.without_too_large(
             with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config),
@@ -239,7 +253,7 @@ class TuneupCourse:
         self._watcher.stage("screening what looks faster together")
         if not speedups(self._screened, tried):
             self._screen_the_rest(tried)
-        gained = best_of_families(speedups(self._screened, tried))
+        gained = best_of_families(worthwhile(speedups(self._screened, tried)))
         if (risky := sum(technique.computes == "differently" for technique in gained)) > 1:
             self._reserve_trainings(risky + 1)  # if they make the model worse together, each is tried alone
         self._combining = Combining(self._config, facts, self._screening, self._techniques, self._screened)

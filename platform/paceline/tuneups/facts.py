@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paceline.batch_scaling.earlier_study import EarlierStudy
+
 LOOK = "paceline.tuneups.job_execution:look"
 """Job that finds them."""
 
@@ -39,3 +41,5 @@ class TuneupFacts:
     """Versions of the software that the speed depends on."""
     code: Mapping[str, str] = field(default_factory=dict)
     """Digests of the user code by name, see `own_digests`."""
+    scale_study: EarlierStudy | None = None
+    """Scale study of the same config, from which batch sizes and their learning-rate rules are taken."""

@@ -5,8 +5,10 @@ import shlex
 from dataclasses import asdict, replace
 from typing import Any
 
+from paceline.batch_scaling.earlier_study import earlier_study
 from paceline.bench.bench import LocalBench
 from paceline.bench.jobs import Job, part_of
+from paceline.cluster.run_folder import storage_folder
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
@@ -25,7 +27,7 @@ def preview(config: ExperimentConfig) -> list[Technique]:
     the fixes of the bottleneck, since that is not known yet. Builds the model and the data in this process.
 
     Raises:
-        ConfigError: a module that the config names is missing.
+        ConfigError: a module that the config names is missing, or tune-ups cannot be kept in its storage.
         BaselineFailed: the model or the data cannot be built.
     """
     if problems := [*missing_modules(config.model_dump()), *missing_in_techniques(config)]:
@@ -34,7 +36,9 @@ def preview(config: ExperimentConfig) -> list[Technique]:
     answer = LocalBench(alone, TUNEUP).do(Job(LOOK, (part_of(config),)))
     if answer.problem:
         raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
-    return techniques_for(config, replace(TuneupFacts(**answer.values), world_size=max(1, config.scaling.num_workers)))
+    study = earlier_study(config, storage_folder(config) / config.name)
+    workers = max(1, config.scaling.num_workers)
+    return techniques_for(config, replace(TuneupFacts(**answer.values), world_size=workers, scale_study=study))
 
 
 def rows_of(techniques: list[Technique]) -> list[tuple[str, str, str, str]]:

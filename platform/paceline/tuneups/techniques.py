@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from paceline.batch_scaling.critical_batch import Rule
 from paceline.config.batch_sizes import MICRO, OpenBatchSizes, accumulation, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.ignored import ignored_settings
@@ -47,6 +48,9 @@ class Technique:
     """True if it is tried to save memory, and is expected to cost time."""
     why_not: str = ""
     """Reason why it is not tried here; empty if it is tried."""
+    efficiency: float = 1.0
+    """Share of its samples that the config as it is takes for the same gain, from a scale study: below 1 for a larger
+    batch. 1 if that is not known."""
 
     def config(self, baseline: ExperimentConfig) -> ExperimentConfig:
         """Return the baseline with this technique.
@@ -189,16 +193,19 @@ def _batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     from paceline.config.derived import derive
 
     derived = derive(config, Sizes(facts.train_samples, facts.validation_samples))
-    batch = derived.batch.global_batch_size
+    batch, study = derived.batch.global_batch_size, facts.scale_study
     for factor in BATCH_FACTORS:
+        size = batch * factor
         name, why = f"batch-x{factor}", f"a global batch {factor} times as large, with its learning rate"
-        if facts.train_samples < batch * factor * FEWEST_STEPS:
+        why_not = study.why_not(size) if study is not None else ""
+        if facts.train_samples < size * FEWEST_STEPS:
             why_not = f"an epoch would have fewer than {FEWEST_STEPS} steps"
-            yield Technique(
-                name, {"data.global_batch_size": batch * factor}, "batch", why, "differently", why_not=why_not
-            )
+        if why_not:
+            yield Technique(name, {"data.global_batch_size": size}, "batch", why, "differently", why_not=why_not)
             return
-        yield Technique(name, batch_overrides(config, batch, factor), "batch", why, "differently")
+        overrides = batch_overrides(config, batch, factor, study.rule(size) if study is not None else None)
+        efficiency = study.efficiency(size) if study is not None else 1.0
+        yield Technique(name, overrides, "batch", why, "differently", efficiency=efficiency)
 
 
 def _micro_batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
@@ -224,14 +231,19 @@ def _in_other_pieces(facts: TuneupFacts) -> Computes:
     return "differently" if facts.normalises_batches else "same"
 
 
-def batch_overrides(config: ExperimentConfig, batch: int, factor: int) -> dict[str, Any]:
-    """Return overrides for `factor` times the batch, with the optimizer's learning-rate rule and a warmup."""
+def batch_overrides(config: ExperimentConfig, batch: int, factor: int, rule: Rule | None = None) -> dict[str, Any]:
+    """Return overrides for `factor` times the batch, with a learning-rate rule and a warmup.
+
+    Args:
+        rule: that held at this size; None for the one that fits the optimizer. A rule of the config stays.
+    """
     overrides: dict[str, Any] = {"data.global_batch_size": batch * factor, "data.micro_batch_size": None}
     if config.trainer.gradient_accumulation_steps != "auto":
         overrides["trainer.gradient_accumulation_steps"] = config.trainer.gradient_accumulation_steps
     if config.optimizer.lr_scaling == "none":
-        rule = config.optimizer.lr_scaling_rule or "linear"
-        overrides |= {"optimizer.lr_scaling": rule, "optimizer.base_batch_size": batch}
+        rule = rule or config.optimizer.lr_scaling_rule or "linear"
+        if rule != "none":
+            overrides |= {"optimizer.lr_scaling": rule, "optimizer.base_batch_size": batch}
     schedule = config.lr_scheduler
     warms_up = schedule.warmup_epochs or schedule.warmup_steps or schedule.warmup_samples
     if factor >= WARM_UP_FROM and not warms_up:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paceline.batch_scaling.earlier_study import EarlierStudy, earlier_study
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
@@ -143,7 +144,20 @@ def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Wa
     with writable(folder.path):
         make_folder(folder.ray)
     with open_bench(config, TUNEUP, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
-        return TuneupCourse(config, ResumableBench(bench, log, spent, TUNEUP), clock, listener, notes).run()
+        resumable, study = ResumableBench(bench, log, spent, TUNEUP), scale_study_of(config, folder)
+        return TuneupCourse(config, resumable, clock, listener, notes, study).run()
+
+
+def scale_study_of(config: ExperimentConfig, folder: TuneupFolder) -> EarlierStudy | None:
+    """Return the scale study that the tune-up follows. It is chosen by the first launch: a later one that followed
+    another would try other techniques."""
+    home, chosen = folder.path.parent, folder.read().get("scale_study")
+    if chosen is None:
+        found = earlier_study(config, home)
+        with writable(folder.path):
+            folder.write(scale_study="" if found is None else found.study_id)
+        return found
+    return earlier_study(config, home, chosen) if chosen else None
 
 
 def _report_earlier_launches(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.batch_scaling.earlier_study import EarlierStudy
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Answer, Job
 from paceline.tuneups.course import TuneupCourse
@@ -210,11 +211,13 @@ def tuned(
     *,
     kind: type[SimulatedBench] = SimulatedBench,
     began: float = 0.0,
+    scale_study: EarlierStudy | None = None,
     **options: Any,
 ) -> Tuned:
     """Run a tune-up on a bench with these options."""
     clock, listener = FakeClock(), RecordingListener()
     bench = kind(clock, speed, accuracy, **options)
     config = config or planted_config()
-    course = TuneupCourse(config, bench, Clock(config.tuneup.budget_seconds, began, clock), listener)
+    budget = Clock(config.tuneup.budget_seconds, began, clock)
+    course = TuneupCourse(config, bench, budget, listener, scale_study=scale_study)
     return Tuned(course.run(), bench, clock, listener)

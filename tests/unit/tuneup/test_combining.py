@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from paceline.batch_scaling.critical_batch import CriticalBatch
+from paceline.batch_scaling.earlier_study import EarlierStudy
 from paceline.bench.jobs import Job
 from paceline.tuneups.explanations import explanation
+from support.batch_scaling.findings import findings
 from support.tuneup.simulated_bench import (
     FACTS,
     PLANTED,
@@ -29,6 +32,25 @@ def is_last(tree: dict[str, Any]) -> bool:
 
 def twice(tree: dict[str, Any]) -> float:
     return 2000.0 if is_set(tree, "faster") else 1000.0
+
+
+@pytest.mark.parametrize(("critical", "recommended"), [(None, 128), (1000.0, 128), (32.0, 32), (3.0, None)])
+def test_a_scale_study_says_how_large_a_batch_pays(critical: float | None, recommended: int | None) -> None:
+    """By throughput alone, the largest batch is the fastest."""
+    config = planted_config().with_overrides({"data.global_batch_size": 8, "optimizer.lr_scaling": "none"})
+    study = None
+    if critical is not None:
+        measured = CriticalBatch(critical, critical, critical, ((0, critical),))
+        study = EarlierStudy("id", replace(findings(), own_batch_size=8, critical=measured, branches=()))
+    done = tuned(
+        lambda tree: 1000.0 * (tree["data"]["global_batch_size"] / 8) ** 0.5,
+        lambda tree: 0.95,
+        config,
+        facts=replace(FACTS, train_samples=128 * 8),
+        scale_study=study,
+    )
+    assert done.findings.recommended.get("data.global_batch_size") == recommended
+    assert ("scale-study" in done.notes) == (critical is not None)
 
 
 def test_a_gain_that_another_one_hides_is_found_beside_it() -> None:

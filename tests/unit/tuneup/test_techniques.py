@@ -6,13 +6,16 @@ from typing import Any, get_args
 
 import pytest
 
+from paceline.batch_scaling.critical_batch import CriticalBatch, Rule
+from paceline.batch_scaling.earlier_study import EarlierStudy
+from paceline.batch_scaling.lr_rules import LrRules
 from paceline.config.batch_sizes import BatchSizes, batch_sizes
 from paceline.config.derived import derive
 from paceline.config.overrides import parse_override
 from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
 from paceline.config.tuneup import NOT_AMONG, SKIPPED
 from paceline.profiling.bottleneck import Kind
-from paceline.tuneups.combinations import KNEE, best_of_families, merged, together
+from paceline.tuneups.combinations import KNEE, best_of_families, merged, together, worthwhile
 from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.preview import rows_of
 from paceline.tuneups.techniques import (
@@ -23,6 +26,7 @@ from paceline.tuneups.techniques import (
     techniques_for,
     with_fixes,
 )
+from support.batch_scaling.findings import OWN, findings
 from support.golden import Golden
 from support.toys import toy_config
 
@@ -164,6 +168,34 @@ def test_of_batches_the_knee_is_chosen_and_of_other_families_the_fastest() -> No
     gained = [(batch(64), 1.5), (batch(128), 2.0 * KNEE + 0.01), (batch(256), 2.0)]
     loading = [(technique("loader", "loading"), 1.2), (technique("cache", "loading"), 3.0)]
     assert [each.name for each in best_of_families([*gained, *loading])] == ["cache", "batch-128"]
+
+
+def test_a_batch_that_takes_longer_to_the_same_result_is_no_gain() -> None:
+    def known(size: int, efficiency: float) -> Technique:
+        return replace(batch(size), efficiency=efficiency)
+
+    gained = [(known(64, 0.9), 1.5), (known(128, 0.8), 2.0), (known(256, 0.5), 2.5), (known(512, 0.2), 4.0)]
+    assert [each.name for each in best_of_families(gained)] == ["batch-128"]
+    assert [each.name for each, _ in worthwhile([*gained, (batch(32), 1.1)])] == [
+        *("batch-64", "batch-128", "batch-256", "batch-32")
+    ]
+
+
+def test_batch_sizes_and_their_rules_are_those_of_a_scale_study() -> None:
+    config = plain(optimizer__lr_scaling="none", data__global_batch_size=OWN)
+    by_size: tuple[tuple[int, Rule], ...] = ((64, "linear"), (128, "none"), (256, "sqrt"))
+    critical = CriticalBatch(200.0, 200.0, 200.0, ((0, 200.0),))
+    study = EarlierStudy("the-study", replace(findings(), critical=critical, rules=LrRules(by_size), branches=()))
+    found = {
+        each.overrides["data.global_batch_size"]: each
+        for each in techniques_for(config, replace(FACTS, train_samples=10**6, scale_study=study))
+        if each.family == "batch"
+    }
+    assert list(found) == [64, 128, 256, 512]
+    assert [each.overrides.get("optimizer.lr_scaling") for each in found.values()] == ["linear", None, "sqrt", None]
+    assert [each.efficiency for each in found.values()] == [*(study.efficiency(size) for size in (64, 128, 256)), 1.0]
+    assert [bool(each.why_not) for each in found.values()] == [False, False, False, True]
+    assert "the-study" in found[512].why_not
 
 
 @pytest.mark.parametrize(
