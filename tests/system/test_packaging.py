@@ -77,6 +77,12 @@ def test_no_file_names_a_package_registry() -> None:
     assert [file for file in repository_files() if pattern.search(file.read_text("utf-8", "replace"))] == []
 
 
+def test_processes_that_hand_on_a_workers_task_need_no_schema() -> None:
+    """Such as Ray Train's controller, which each worker group waits for."""
+    code = "import sys, paceline.cluster.worker_spec; print({'torch', 'paceline.config.experiment'} & {*sys.modules})"
+    assert python(code) == "set()\n"
+
+
 def test_public_names_are_imported_when_asked_for() -> None:
     code = """
 import sys

@@ -1,18 +1,20 @@
-"""Everything that a worker process needs to train. Light to import, since it passes through processes without torch."""
+"""Everything that a worker process needs to train.
+
+Light to import, since it passes through processes that need neither torch nor the config's schema.
+"""
 
 import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from paceline.config.components import subtree
-from paceline.config.experiment import ExperimentConfig, validate
-from paceline.config.imports import make_importable, objects_in, user_folders
-from paceline.config.shareable import secrets_of, shareable
 from paceline.redaction import learn
 from paceline.storage.address import RunStore
+
+if TYPE_CHECKING:
+    from paceline.config.experiment import ExperimentConfig
 
 
 @dataclass(frozen=True)
@@ -49,13 +51,16 @@ class WorkerSpec:
     """Sections with `objects` whose object stands in the config; None: all."""
 
     @classmethod
-    def of(cls, config: ExperimentConfig, address: str | None, **others: Any) -> "WorkerSpec":
+    def of(cls, config: "ExperimentConfig", address: str | None, **others: Any) -> "WorkerSpec":
         """Return the work that a config describes.
 
         Args:
             address: of a cluster, to which the user's modules travel, see `user_code`.
             others: further fields.
         """
+        from paceline.config.imports import objects_in, user_folders
+        from paceline.config.shareable import shareable
+
         return cls(
             config_json=shareable(config).model_dump_json(),
             objects=objects_in(config.model_dump()),
@@ -80,8 +85,13 @@ class WorkerSpec:
             store=part.store,
         )
 
-    def config(self) -> ExperimentConfig:
+    def config(self) -> "ExperimentConfig":
         """Return the config, validated again where it is used."""
+        from paceline.config.components import subtree
+        from paceline.config.experiment import validate
+        from paceline.config.imports import make_importable
+        from paceline.config.shareable import secrets_of
+
         make_importable([Path(folder) for folder in self.import_folders])
         objects = pickle.loads(self.objects) if isinstance(self.objects, bytes) else self.objects
         tree = json.loads(self.config_json)
