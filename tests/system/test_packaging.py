@@ -83,6 +83,28 @@ def test_processes_that_hand_on_a_workers_task_need_no_schema() -> None:
     assert python(code) == "set()\n"
 
 
+UNCOMPILED = """
+import sys
+from paceline import load_config, train
+
+data = {"name": "synthetic", "shape": [8], "num_classes": 4, "num_samples": 64, "global_batch_size": 16}
+tree = {
+    "name": "plain",
+    "model": {"name": "mlp", "in_features": 8, "hidden": [8], "num_classes": 4},
+    "data": {**data, "num_validation_samples": 8},
+    "trainer": {"epochs": 1},
+    "scaling": {"num_workers": 0},
+    "tracking": {"offline": "allow", "uri": "http://127.0.0.1:9"},
+}
+assert train(load_config(tree)).status == "finished"
+print("torch._dynamo" in sys.modules)
+"""
+
+
+def test_a_training_that_compiles_nothing_imports_no_compiler(tmp_path: Path) -> None:
+    assert python(UNCOMPILED, cwd=tmp_path).splitlines()[-1] == "False"
+
+
 def test_public_names_are_imported_when_asked_for() -> None:
     code = """
 import sys

@@ -17,6 +17,7 @@ from paceline._compat.torch import (
     COMPILER_LOGGER,
     compile_in_place,
     defer_compiler_import,
+    import_compiler,
     is_compiler_imported,
     joint_graph_pass,
     reset_recompile_limit,
@@ -46,7 +47,9 @@ def apply_compiler_settings(trainer: TrainerConfig) -> None:
     If it were not forgotten, a model of the same form would run what another's memory budget had made.
     """
     is_on = trainer.compile != "none"
-    if not is_on and not is_compiler_imported():
+    if is_on or trainer.activation_checkpointing != "none":
+        import_compiler()  # torch would in the first step
+    elif not is_compiler_imported():
         defer_compiler_import()
         return  # nothing was ever set
     torch.compiler.reset()

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.utils import clip_grad_norm_
 
+from paceline._compat.torch import import_compiler
 from paceline.config.sections import ParallelConfig
 from paceline.engine.blocks import find_blocks
 from paceline.engine.dist_context import DistContext
@@ -32,6 +33,7 @@ def apply_fsdp(
         gather_dtype: number format in which weights are gathered; None: as they are stored.
     """
     _require_dimensions(task)
+    import_compiler()  # torch would in the first step
     mesh = shard_mesh(parallel, ranks)
     set_timeouts(mesh, parallel.timeout_seconds)
     of_blocks, of_task = MixedPrecisionPolicy(), MixedPrecisionPolicy()

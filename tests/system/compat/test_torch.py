@@ -246,8 +246,22 @@ before = [trained(kind) for kind in (SGD, AdamW)]
 assert "torch._dynamo" not in sys.modules
 assert "_dynamo" not in vars(torch)
 assert torch.compile(nn.Identity(), backend="eager")(3) == 3
+assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"
 assert [trained(kind) for kind in (SGD, AdamW)] == before
 assert Optimizer.zero_grad.__wrapped__.__dynamo_disable._torchdynamo_disable
+
+def stepped(compile):
+    weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = SGD([weight], lr=0.1, momentum=0.9)
+    def step():
+        weight.square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for _ in range(3):
+        compile(step)()
+    return weight.tolist()
+
+assert stepped(lambda step: torch.compile(step, backend="eager")) == stepped(lambda step: step)
 """
 
 
