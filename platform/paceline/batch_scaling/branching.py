@@ -13,6 +13,7 @@ from paceline.batch_scaling.critical_batch import (
     best_rule,
     branch_from_start,
     branch_of,
+    ended_finite,
     losses_of,
 )
 from paceline.batch_scaling.lr_rules import STEPS_SAVED
@@ -133,6 +134,6 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
 
 
 def _has_learned(values: Mapping[str, Any]) -> bool:
-    """Return True if a branch ended with a lower loss than it had in the middle."""
-    losses = losses_of(values)
-    return not values["diverged"] and len(losses) >= 2 and losses[-1][1] < losses[0][1]
+    """Return True if a branch ended with a lower loss than its first finite one."""
+    finite = [loss for _, loss in losses_of(values) if isfinite(loss)]
+    return ended_finite(values) and len(finite) >= 2 and finite[-1] < finite[0]

@@ -118,7 +118,7 @@ def branch_of(
     efficiency, loss, middle = 0.0, inf, start_samples + values["samples"] / 2
     if ended_finite(values):
         loss = evaluations[-1][1]
-        # a loss that was infinite for a moment says nothing about how far the branch was
+        # a loss that is not finite does not show the branch's progress
         before = [each for each in evaluations[:-1] if isfinite(each[1])]
         if before:
             half = min(before, key=lambda each: abs(each[0] - middle))
@@ -194,9 +194,9 @@ def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_t
         samples_to_target: with the config's own batch.
     """
     failed = smallest_untrainable(branches)
-    # a batch that cannot be trained at all says nothing about how much smaller ones lose
-    told = [branch for branch in branches if branch.batch_size < failed] or branches
-    best = {place: max(rules.values()) for place, rules in efficiencies(told).items()}
+    # a batch that cannot be trained at all does not show how much smaller ones lose
+    trainable = [branch for branch in branches if branch.batch_size < failed] or branches
+    best = {place: max(rules.values()) for place, rules in efficiencies(trainable).items()}
     starts = sorted({start for start, _ in best})
     by_samples = tuple(
         (

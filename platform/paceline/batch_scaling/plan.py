@@ -195,7 +195,8 @@ class StudyPlan:
         """
         found = {}
         for size, rule in sorted(rules.items()):
-            overrides = {**self.overrides(size, rule), "scaling.num_workers": count, "scaling.min_workers": None}
+            overrides = {"data.global_batch_size": size, **self.overrides(size, rule)}
+            overrides |= {"scaling.num_workers": count, "scaling.min_workers": None}
             with suppress(ConfigError):  # the workers cannot share this batch
                 config = self.config.with_overrides(overrides)
                 self.shares_of(config, size)

@@ -1,6 +1,6 @@
 """`scale`: which batch size, which learning rate, how many workers.
 
-claim a folder  ->  measure on one warm worker group  ->  recommended config, report, MLflow  ->  ScaleResult
+claim a folder  ->  measure on a warm worker group  ->  recommended config, report, MLflow  ->  ScaleResult
 
 The result of each job is in the folder's journal: a later launch continues where this one ends, see `ResumableBench`.
 """
@@ -20,7 +20,7 @@ from paceline.batch_scaling.result import ScaleResult
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.texts import summary_text
-from paceline.bench.bench import Bench, LateBench, open_bench
+from paceline.bench.bench import Bench, LazyBench, open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
@@ -154,7 +154,7 @@ def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stag
     def moved_to(config: ExperimentConfig) -> Iterator[None]:
         with ExitStack() as stack:
             resumable.move_to(
-                LateBench(lambda: stack.enter_context(_bench_with_room(config, launch, folder, listener)))
+                LazyBench(lambda: stack.enter_context(_bench_with_room(config, launch, folder, listener)))
             )
             yield
 
@@ -171,7 +171,7 @@ def _bench_with_room(
     """
     if not on_cluster(launch.address):
         check_this_machine(config)
-    return open_bench(config, SCALE, launch.address, 0.0, folder.ray, listener)
+    return open_bench(config, SCALE, launch.address, None, folder.ray, listener)
 
 
 def _result(place: StudyPlace[ScaleFolder], findings: ScaleFindings, listener: Stages, spent: SpentTime) -> ScaleResult:

@@ -107,15 +107,16 @@ class ScaleStudy:
     def measure_workers(
         self, found: ScaleFindings, moved_to: Callable[[ExperimentConfig], AbstractContextManager[object]]
     ) -> ScaleFindings:
-        """Measure steps with other numbers of workers, as far as there are room and time, and make the table again.
+        """Measure steps with other numbers of workers, if resources and time allow, and make the table again.
 
         Args:
             found: from `run`.
-            moved_to: has the jobs of its body run by as many workers as a config has.
+            moved_to: returns a context in which jobs are run by a config's number of workers.
         """
         plan, steps = self._plan, self._steps
         if plan is None or not steps.measured:
             return found
+        self._clock.reserved = 0.0  # nothing is verified any more
         others: dict[tuple[int, int], MeasuredStep] = {}
         for count in plan.other_worker_counts:
             configs = plan.worker_configs(count, {size: found.rules.at(size) for size, _ in steps.measured})
@@ -255,7 +256,8 @@ def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFi
         most_samples=plan.samples,
         untrainable=smallest_untrainable(found.branches),
     )
-    sure = [row for row in rows if model.has_exchange or row.workers == plan.workers]
+    counts = {count for _, count in steps.measured}
+    sure = [row for row in rows if row.workers in counts]
     measured = [each for each in steps.measured.values() if each.workers == plan.workers]
     errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
     return replace(

@@ -43,13 +43,14 @@ def open_bench(
     config: ExperimentConfig,
     study: StudyKind,
     address: str | None,
-    wait_seconds: float,
+    wait_seconds: float | None,
     folder: Path,
     listener: Stages,
 ) -> Iterator[Bench]:
     """Open a bench for a config, and for all configs with the same number of workers.
 
     Args:
+        wait_seconds: see `train`. None: the resources must be free now.
         folder: folder that Ray may write to.
 
     Raises:
@@ -63,7 +64,11 @@ def open_bench(
         yield bench
 
 
-class LateBench:
+LACKING = ("too-few-cores", "too-few-gpus", "cluster-too-small")
+"""Codes of errors that say that resources are lacking."""
+
+
+class LazyBench:
     """A bench for measurements that a study can do without: opened for its first job, and an answer where it fails.
 
     Args:
@@ -75,15 +80,16 @@ class LateBench:
         self._bench: Bench | None = None
 
     def do(self, job: Job) -> Answer:
-        """Run a job, and wait for its answer; its kind is `no-room` where the bench cannot be opened, and `lost` where
-        its workers are gone."""
+        """Run a job, and wait for its answer; its kind is `no-room` if the resources are lacking, `lost` if the workers
+        are gone, and `error` if anything else fails."""
         try:
             self._bench = self._bench or self._open()
             return self._bench.do(job)
-        except EnvironmentFault as error:
-            return Answer(problem=str(error), kind=NO_ROOM)
         except RunFailed as error:
             return Answer(problem=str(error), kind="lost")
+        except Exception as error:
+            lacking = isinstance(error, EnvironmentFault) and error.code in LACKING
+            return Answer(problem=first_line(error), kind=NO_ROOM if lacking else "error")
 
 
 class LocalBench:
@@ -177,12 +183,12 @@ def _ray_bench(
     config: ExperimentConfig,
     study: StudyKind,
     address: str | None,
-    wait_seconds: float,
+    wait_seconds: float | None,
     folder: Path,
     listener: Stages,
 ) -> Iterator[Bench]:
     from paceline.cluster.user_code import sent_modules
-    from paceline.cluster.waiting_for_resources import ready_to_train
+    from paceline.cluster.waiting_for_resources import ready_to_train, require_free
     from paceline.cluster.worker_group import ray_for_workers
 
     with (
@@ -190,7 +196,9 @@ def _ray_bench(
         ray_for_workers(address, lambda: sent_modules(config, study.section), listener) as finish_imports,
         terminating_interrupts(),  # Ray has taken SIGTERM for itself
     ):
-        use_gpu = ready_to_train(config, wait_seconds, listener)
+        if wait_seconds is None:
+            require_free(config)
+        use_gpu = ready_to_train(config, wait_seconds or 0.0, listener)
         listener.stage("starting the workers")
         finish_imports()
         with _group(config, study, WorkerSpec.of(config, address).travelling(), use_gpu, folder) as bench:

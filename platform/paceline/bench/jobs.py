@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 TRAIN = "paceline.bench.training:train"
 """Trains one config to its end."""
-NO_ROOM = "no-room"
 THROUGHPUT = "paceline.bench.throughput:throughput"
 """Measures the seconds per sample of some configs."""
+
+
+NO_ROOM = "no-room"
+"""Kind of an answer to a job for whose workers the resources are lacking."""
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,18 @@ def make_room(request: Request, wait_seconds: float, tell: Tell) -> None:
     _wait(request, scaler if grows else None, wait_seconds or AUTOSCALER_SECONDS, tell)
 
 
+def require_free(config: ExperimentConfig) -> None:
+    """Check that the cluster can hold the workers of a config now, without waiting for anybody.
+
+    Raises:
+        EnvironmentFault: it cannot.
+    """
+    nodes = alive_nodes()
+    request = request_of(config, uses_gpu(config, cluster_resources()))
+    if not fits(request, free_rooms(nodes)):
+        raise too_small(request, free_rooms(nodes), f"{asked_text(request)}; {nodes_text(nodes, free=True)} are free")
+
+
 def can_grow(request: Request, nodes: Sequence[Node], scaler: Autoscaler | None) -> bool:
     """Return True if the autoscaler can add the nodes that are lacking, permanently or while others use the present
     ones."""

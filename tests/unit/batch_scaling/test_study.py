@@ -21,6 +21,7 @@ from paceline.batch_scaling.texts import summary_text
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import NO_ROOM, Answer, Job
 from paceline.cluster.listener import SilentListener
+from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.errors import ConfigError
 from support.refusals import refused
@@ -346,10 +347,20 @@ def test_steps_of_other_numbers_of_workers_are_measured_where_there_is_room() ->
     assert found.other_workers_error == pytest.approx(median(errors))
     assert all(row.is_extrapolated for row in found.table if row.workers == 4)
     assert not any(UNOBSERVED in note for note in found.notes)
+    marked = [found.fastest, found.cheapest, found.knee]
+    assert all(row is not None and row.workers in (1, 2) for row in marked)
     # nothing else changes
     alone = study(SimulatedBench(400.0, exchange_seconds=0.02), verifies=False)
     assert found.recommended == alone.recommended
     assert [row for row in found.table if row.workers == 1] == [row for row in alone.table if row.workers == 1]
+
+
+def test_a_batch_that_follows_from_the_workers_stays_the_same() -> None:
+    """Without a global batch size, it is 32 for each worker."""
+    config = config_of(data={"name": "synthetic"})
+    plan = StudyPlan.of(config, FACTS)
+    configs = plan.worker_configs(2, {32: "none", 64: "linear"})
+    assert [largest_sizes(each).global_batch_size for each in configs.values()] == list(configs) == [32, 64]
 
 
 def test_without_room_other_numbers_of_workers_are_extrapolated() -> None:

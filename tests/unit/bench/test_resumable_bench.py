@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.bench import Bench, LateBench
+from paceline.bench.bench import Bench, LazyBench
 from paceline.bench.job_log import FILE, JobLog, digest_of
 from paceline.bench.jobs import NO_ROOM, Answer, Job, part_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
@@ -186,7 +186,7 @@ def test_jobs_move_to_a_bench_that_is_opened_only_for_what_is_not_known(tmp_path
         log = JobLog(tmp_path, in_process=True)
         resumable = ResumableBench(first, log, SpentTime(0.0, lambda: 0.0), STUDY)
         answers = [resumable.do(Job("duels:duel", (), {"number": 0}))]
-        resumable.move_to(LateBench(open_second))
+        resumable.move_to(LazyBench(open_second))
         answers += [resumable.do(Job("duels:duel", (), {"number": number})) for number in range(1, jobs)]
         log.close()
         return [answer.values["by"] for answer in answers]
@@ -202,19 +202,30 @@ def test_jobs_move_to_a_bench_that_is_opened_only_for_what_is_not_known(tmp_path
 def test_a_bench_without_room_answers_so_and_is_tried_again() -> None:
     tries: list[int] = []
 
-    def open_late() -> Bench:
+    def open_lazily() -> Bench:
         tries.append(1)
         if len(tries) == 1:
-            raise EnvironmentFault("too few cores", "too-few-resources")
+            raise EnvironmentFault("too few cores", "too-few-cores")
         return Answering("late")
 
-    bench = LateBench(open_late)
+    bench = LazyBench(open_lazily)
     job = Job("duels:duel", ())
     refusal = bench.do(job)
     assert (refusal.kind, refusal.values, "too few cores" in refusal.problem) == (NO_ROOM, {}, True)
     assert bench.do(job).values == {"by": "late"}
 
 
-def test_a_late_bench_whose_workers_are_gone_answers_so() -> None:
-    answer = LateBench(lambda: EndingBench(ended_group)).do(Job("duels:duel", ()))
+@pytest.mark.parametrize(
+    "error", [EnvironmentFault("no Ray", "ray-not-started"), TypeError("cannot pickle"), OSError(5)]
+)
+def test_a_lazy_bench_that_fails_otherwise_says_why(error: Exception) -> None:
+    def fails() -> Bench:
+        raise error
+
+    answer = LazyBench(fails).do(Job("duels:duel", ()))
+    assert (answer.kind, bool(answer.problem)) == ("error", True)
+
+
+def test_a_lazy_bench_whose_workers_are_gone_answers_so() -> None:
+    answer = LazyBench(lambda: EndingBench(ended_group)).do(Job("duels:duel", ()))
     assert (answer.kind, "the worker group ended" in answer.problem) == ("lost", True)
