@@ -9,11 +9,16 @@ from paceline.batch_scaling.folder import SCALE, ScaleFolder
 from paceline.batch_scaling.stored_findings import findings_of
 from paceline.batch_scaling.texts import count_text
 from paceline.bench.findings_file import read_findings
-from paceline.cluster.resume_rules import MAY_DIFFER_ON_RESUME, config_difference
+from paceline.cluster.resume_rules import config_difference
+from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
 
-MAY_DIFFER = (*MAY_DIFFER_ON_RESUME, "scale", "tuneup", "scaling", "parallel")
+MAY_DIFFER = (
+    *("storage", "tracking", "checkpoint", "sweep", "scale", "tuneup", "scaling"),
+    *("data.num_workers", "data.prefetch_factor", "data.persistent_workers", "data.cache", "data.pin_memory"),
+    *("trainer.log_every_n_steps", "trainer.evaluate_every_n_epochs", "trainer.evaluate_every_n_steps"),
+)
 """Keys and sections of the config that do not change how far larger batches pay."""
 FAR_BEYOND = 2.0
 """Batches larger than this many times the critical batch size are not worth trying: they take three times the samples
@@ -37,6 +42,10 @@ class EarlierStudy:
         """Return the share of a batch's samples that the config's own batch takes for the same gain."""
         return expected_efficiency(size, self.findings.own_batch_size, self.critical_batch_size)
 
+    def efficiency_of(self, config: ExperimentConfig) -> float:
+        """Return the efficiency of a config's batch; of a schedule, that of the largest."""
+        return self.efficiency(largest_sizes(config).global_batch_size)
+
     def rule(self, size: int) -> Rule:
         """Return the learning-rate rule that held at a batch size."""
         return self.findings.rules.at(size)
@@ -58,6 +67,7 @@ def earlier_study(config: ExperimentConfig, home: Path, study_id: str | None = N
         home: folder of all that has the config's name.
         study_id: the only study that counts; None for any.
     """
+    own_batch_size = largest_sizes(config).global_batch_size
     for file in sorted(home.glob(f"{study_id or '*'}/{ScaleFolder.FILE}"), reverse=True):
         folder = ScaleFolder(file.parent)
         try:
@@ -69,6 +79,7 @@ def earlier_study(config: ExperimentConfig, home: Path, study_id: str | None = N
             findings = read_findings(folder, SCALE, findings_of)
         except EnvironmentFault:  # it is damaged, and no reason to fail
             continue
-        if findings.critical is not None:
+        # without a global batch size, that follows from the number of workers
+        if findings.critical is not None and findings.own_batch_size == own_batch_size:
             return EarlierStudy(folder.run_id, findings)
     return None

@@ -10,17 +10,7 @@ from paceline.tuneups.techniques import Technique, changed
 
 KNEE = 0.97
 """Share of the best batch size's speed that is enough: the smallest size that reaches it is chosen. Beyond the knee, a
-larger batch costs accuracy and memory, and gains nothing. The speed is that to the same result where a scale study has
-measured how many samples a batch takes to it."""
-
-
-def worthwhile(gained: Sequence[tuple[Technique, float]]) -> list[tuple[Technique, float]]:
-    """Leave out batches that process more samples a second, and still take longer to the same result.
-
-    Args:
-        gained: techniques that gain, with their speedup over the config as it is.
-    """
-    return [each for each in gained if each[0].efficiency == 1 or _goodput(each) > 1]
+larger batch costs accuracy and memory, and gains nothing."""
 
 
 def best_of_families(gained: Sequence[tuple[Technique, float]]) -> list[Technique]:
@@ -37,16 +27,11 @@ def best_of_families(gained: Sequence[tuple[Technique, float]]) -> list[Techniqu
 
 
 def _best(members: Sequence[tuple[Technique, float]]) -> tuple[Technique, float]:
-    best = max(members, key=_goodput)
+    best = max(members, key=lambda each: each[1])
     if best[0].family != "batch":
         return best
-    enough = [each for each in members if _goodput(each) >= KNEE * _goodput(best)]
+    enough = [each for each in members if each[1] >= KNEE * best[1]]
     return min(enough, key=lambda each: size_of(each[0]))
-
-
-def _goodput(member: tuple[Technique, float]) -> float:
-    technique, speedup = member
-    return speedup * technique.efficiency
 
 
 def size_of(technique: Technique) -> int:

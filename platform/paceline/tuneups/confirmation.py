@@ -18,8 +18,9 @@ from paceline.bench.clock import Clock
 from paceline.bench.jobs import Job, part_of
 from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.config.experiment import ExperimentConfig
+from paceline.tuneups.paired_benchmark import Pair
 from paceline.tuneups.screening import PAIRS as SCREENED_PAIRS
-from paceline.tuneups.screening import Screening, pairs_of
+from paceline.tuneups.screening import Screening
 from paceline.tuneups.statistics.intervals import (
     Interval,
     as_ratios,
@@ -246,7 +247,8 @@ class Confirmation:
         if answer.problem:
             return {}, answer.problem
         self._cost = max(0.8 * self._cost, (self._clock.elapsed - begun) / (len(names) + START_COST))
-        return dict(zip(names, map(_log_ratio, answer.values["benchmarks"]), strict=True)), ""
+        measured = zip(names, answer.values["benchmarks"], strict=True)
+        return {name: _log_ratio(self._screening.pairs_of(each, *pairs[name])) for name, each in measured}, ""
 
 
 class _Tests:
@@ -337,7 +339,6 @@ def shown_name(name: str) -> str:
     return {"share": f"all together without {technique}", "all": "all together"}.get(kind, name) if technique else name
 
 
-def _log_ratio(values: Mapping[str, Any]) -> float:
-    pairs = pairs_of(values)
+def _log_ratio(pairs: Sequence[Pair]) -> float:
     logs = log_ratios([pair.baseline for pair in pairs], [pair.technique for pair in pairs])
     return hodges_lehmann(np.asarray(logs))

@@ -20,7 +20,7 @@ from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.combination_search import Combining
-from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together, worthwhile
+from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together
 from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.facts import LOOK, TuneupFacts
@@ -32,7 +32,14 @@ from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, LOOKS, Comparison
 from paceline.tuneups.technique_results import NO_TIME, ends_of, result_of
-from paceline.tuneups.techniques import LOADERS_ENOUGH, Technique, loader_processes, techniques_for, with_fixes
+from paceline.tuneups.techniques import (
+    LOADERS_ENOUGH,
+    Technique,
+    loader_processes,
+    techniques_for,
+    with_fixes,
+    within_reach,
+)
 from paceline.tuneups.trainings import Trainings
 
 BASELINE_SHARE = 0.5
@@ -94,7 +101,8 @@ class TuneupCourse:
         self._scale_study = scale_study
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
-        self._screening = Screening(bench, clock, config.seed, DeviceMemory(), watcher.screened)
+        efficiency = scale_study.efficiency_of if scale_study is not None else lambda config: 1.0
+        self._screening = Screening(bench, clock, config.seed, DeviceMemory(), watcher.screened, efficiency)
         self._screened: dict[str, ScreenedPair] = {}
         self._notes = list(notes)
         self._techniques: list[Technique] = []
@@ -116,10 +124,13 @@ class TuneupCourse:
         if self._scale_study is not None:
             critical = critical_text(self._scale_study.findings.critical)
             named = f"scale study {self._scale_study.study_id}"
-            self._note("scale-study", f"batch sizes follow {named}, whose critical batch is: {critical}")
+            told = f"speeds are those to the same result, as {named} measured it: critical batch {critical}"
+            self._note("scale-study", told)
         self._diagnose()
         self._techniques = self._peaks.without_too_large(
-            with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config),
+            within_reach(
+                with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config), self._scale_study
+            ),
             self._screening.memory,
             facts.device_memory_bytes,
         )
@@ -253,7 +264,7 @@ class TuneupCourse:
         self._watcher.stage("screening what looks faster together")
         if not speedups(self._screened, tried):
             self._screen_the_rest(tried)
-        gained = best_of_families(worthwhile(speedups(self._screened, tried)))
+        gained = best_of_families(speedups(self._screened, tried))
         if (risky := sum(technique.computes == "differently" for technique in gained)) > 1:
             self._reserve_trainings(risky + 1)  # if they make the model worse together, each is tried alone
         self._combining = Combining(self._config, facts, self._screening, self._techniques, self._screened)

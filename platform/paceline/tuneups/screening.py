@@ -90,10 +90,13 @@ class Screening:
         seed: int,
         memory: DeviceMemory,
         watch: Callable[[ScreenedPair], None] = lambda screened: None,
+        efficiency: Callable[[ExperimentConfig], float] = lambda config: 1.0,
     ) -> None:
         """Args:
         memory: knows which configs fit on the device together.
+        efficiency: share of a config's samples that the baseline takes for the same gain.
         """
+        self._efficiency = efficiency
         self._bench, self._clock, self._watch = bench, clock, watch
         self.memory = memory
         self._random = random.Random(seed)
@@ -159,10 +162,17 @@ class Screening:
             screened.problem = answer.problem
         else:
             self._longest = max(self._longest * 0.8, self._clock.elapsed - begun)
-            screened.pairs += pairs_of(answer.values)
+            screened.pairs += self.pairs_of(answer.values, screened.baseline, screened.technique)
             screened.warnings = list(dict.fromkeys([*screened.warnings, *answer.values["warnings"]]))
             screened.build_seconds = max(screened.build_seconds, answer.values["build_seconds"])
         return answer
+
+    def pairs_of(
+        self, values: Mapping[str, Any], baseline: ExperimentConfig, technique: ExperimentConfig
+    ) -> list[Pair]:
+        """Return the pairs in a benchmark's answer, in seconds for the gain of a sample of the baseline."""
+        own, other = self._efficiency(baseline), self._efficiency(technique)
+        return [Pair(first / own, second / other) for first, second in values["pairs"]]
 
     def fewest_seconds(self, baseline: ExperimentConfig, technique: ExperimentConfig) -> float:
         """Return the seconds of the fewest pairs, if steps are slow and loader processes have prefetched many batches.
@@ -179,8 +189,3 @@ def _fewest_samples(config: ExperimentConfig) -> int:
 def _benchmark_seconds(window_seconds: float) -> float:
     """Return the expected seconds of a benchmark with windows of this length, before one has been measured."""
     return 2 * PAIRS * window_seconds
-
-
-def pairs_of(values: Mapping[str, Any]) -> list[Pair]:
-    """Return the pairs in a benchmark's answer."""
-    return [Pair(*each) for each in values["pairs"]]

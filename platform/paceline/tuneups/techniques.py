@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from paceline.batch_scaling.critical_batch import Rule
+from paceline.batch_scaling.earlier_study import EarlierStudy
 from paceline.config.batch_sizes import MICRO, OpenBatchSizes, accumulation, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.ignored import ignored_settings
@@ -25,6 +26,8 @@ BUCKETS_MB = (5, 100)
 """Sizes of DDP's buckets besides its default of 25 MiB: smaller ones are exchanged sooner, larger ones are fewer."""
 LOADERS_ENOUGH = "more loader processes are not faster"
 """Prefix of the reason of loader techniques that are not tried."""
+FIX = "fix-"
+"""Prefix of the names of the fixes of a bottleneck."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
 HAS_ALREADY = "the config has it already"
 WARM_UP_FROM = 4
@@ -48,9 +51,6 @@ class Technique:
     """True if it is tried to save memory, and is expected to cost time."""
     why_not: str = ""
     """Reason why it is not tried here; empty if it is tried."""
-    efficiency: float = 1.0
-    """Share of its samples that the config as it is takes for the same gain, from a scale study: below 1 for a larger
-    batch. 1 if that is not known."""
 
     def config(self, baseline: ExperimentConfig) -> ExperimentConfig:
         """Return the baseline with this technique.
@@ -124,6 +124,18 @@ def with_fixes(
     mended = [known.get(texts[fix.name], fix) for fix in fixes if texts.get(fix.name)]
     first = list({technique.name: technique for technique in [*own, *mended] if not technique.why_not}.values())
     return [*first, *(technique for technique in techniques if technique not in first)]
+
+
+def within_reach(techniques: Sequence[Technique], study: EarlierStudy | None) -> list[Technique]:
+    """Do not try the fixes with a batch that a scale study found too large."""
+
+    def checked(technique: Technique) -> Technique:
+        size = technique.overrides.get("data.global_batch_size")
+        if study is None or technique.why_not or not technique.name.startswith(FIX) or not isinstance(size, int):
+            return technique
+        return replace(technique, why_not=study.why_not(size))
+
+    return list(map(checked, techniques))
 
 
 def _text_of(technique: Technique, config: ExperimentConfig) -> str:
@@ -204,8 +216,7 @@ def _batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
             yield Technique(name, {"data.global_batch_size": size}, "batch", why, "differently", why_not=why_not)
             return
         overrides = batch_overrides(config, batch, factor, study.rule(size) if study is not None else None)
-        efficiency = study.efficiency(size) if study is not None else 1.0
-        yield Technique(name, overrides, "batch", why, "differently", efficiency=efficiency)
+        yield Technique(name, overrides, "batch", why, "differently")
 
 
 def _micro_batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:

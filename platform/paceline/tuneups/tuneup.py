@@ -16,7 +16,7 @@ from paceline.batch_scaling.earlier_study import EarlierStudy, earlier_study
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
-from paceline.bench.resumable_bench import ResumableBench, SpentTime
+from paceline.bench.resumable_bench import START_ANEW, ResumableBench, SpentTime
 from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
 from paceline.cluster.run_folder import folder_removed, writable
 from paceline.cluster.signals import terminating_interrupts
@@ -157,7 +157,11 @@ def scale_study_of(config: ExperimentConfig, folder: TuneupFolder) -> EarlierStu
         with writable(folder.path):
             folder.write(scale_study="" if found is None else found.study_id)
         return found
-    return earlier_study(config, home, chosen) if chosen else None
+    found = earlier_study(config, home, chosen) if chosen else None
+    if chosen and found is None:
+        message = f"scale study {chosen}, which this tune-up follows, is gone or damaged: {START_ANEW}"
+        raise EnvironmentFault(message, TUNEUP.code, differing=["the scale study"])
+    return found
 
 
 def _report_earlier_launches(folder: TuneupFolder, log: JobLog, listener: Watcher) -> list[str]:

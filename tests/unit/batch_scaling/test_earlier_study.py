@@ -13,9 +13,11 @@ from paceline.batch_scaling.earlier_study import EarlierStudy, earlier_study
 from paceline.batch_scaling.findings import ScaleFindings
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.tuneup import scale_study_of
 from support.batch_scaling.findings import OWN, findings
+from support.refusals import refused
 from support.toys import toy_config
 
 CONFIG = toy_config(data__global_batch_size=OWN)
@@ -58,6 +60,9 @@ def test_the_newest_finished_one_counts(tmp_path: Path) -> None:
     ("changes", "counts"),
     [
         ({"scale": {"seeds": 5}, "tuneup": {"seeds": 3}, "scaling.num_workers": 2}, True),
+        ({"data.num_workers": 2, "trainer.log_every_n_steps": 7, "storage.path": "elsewhere"}, True),
+        ({"trainer.epochs": 9}, False),
+        ({"parallel.comm_hook": "bf16"}, False),
         ({"optimizer.lr": 0.5}, False),
         ({"data.global_batch_size": 2 * OWN}, False),
         ({"seed": 5}, False),
@@ -66,6 +71,14 @@ def test_the_newest_finished_one_counts(tmp_path: Path) -> None:
 def test_a_study_of_another_config_does_not_count(tmp_path: Path, changes: dict[str, Any], counts: bool) -> None:
     stored(tmp_path, "20260101-000000-aaaaaa", findings())
     assert (found_in(tmp_path, CONFIG.with_overrides(changes)) is not None) == counts
+
+
+def test_a_study_of_another_derived_batch_does_not_count(tmp_path: Path) -> None:
+    """Without a global batch size, it is 32 for each worker."""
+    alone = toy_config(data__global_batch_size=None)
+    stored(tmp_path, "20260101-000000-aaaaaa", findings(), alone)
+    assert found_in(tmp_path, alone) is not None
+    assert found_in(tmp_path, alone.with_overrides({"scaling.num_workers": 4})) is None
 
 
 def test_efficiency_rule_and_what_is_not_worth_trying() -> None:
@@ -91,6 +104,14 @@ def test_a_tune_up_stays_with_the_study_of_its_first_launch(tmp_path: Path) -> N
     assert scale_study_of(CONFIG, folder) == first
     assert first is not None
     assert first.study_id == "20260101-000000-aaaaaa"
+
+
+def test_a_tune_up_whose_study_is_gone_says_so(tmp_path: Path) -> None:
+    (tmp_path / "tuned").mkdir()
+    folder = TuneupFolder(tmp_path / "tuned")
+    (folder.path / "tuneup.json").write_text(json.dumps({"config": {}, "scale_study": "gone"}))
+    error = refused(EnvironmentFault, scale_study_of, CONFIG, folder)
+    assert (error.code, "gone" in str(error)) == ("tuneup-changed", True)
 
 
 def test_a_tune_up_that_began_without_a_study_follows_none(tmp_path: Path) -> None:

@@ -34,7 +34,9 @@ def twice(tree: dict[str, Any]) -> float:
     return 2000.0 if is_set(tree, "faster") else 1000.0
 
 
-@pytest.mark.parametrize(("critical", "recommended"), [(None, 128), (1000.0, 128), (32.0, 32), (3.0, None)])
+@pytest.mark.parametrize(
+    ("critical", "recommended"), [(None, 128), (1000.0, 128), (32.0, 32), (8.0, None), (3.0, None)]
+)
 def test_a_scale_study_says_how_large_a_batch_pays(critical: float | None, recommended: int | None) -> None:
     """By throughput alone, the largest batch is the fastest."""
     config = planted_config().with_overrides({"data.global_batch_size": 8, "optimizer.lr_scaling": "none"})

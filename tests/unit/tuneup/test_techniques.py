@@ -15,7 +15,7 @@ from paceline.config.overrides import parse_override
 from paceline.config.technique_names import BOTTLENECKS, TECHNIQUES, is_technique
 from paceline.config.tuneup import NOT_AMONG, SKIPPED
 from paceline.profiling.bottleneck import Kind
-from paceline.tuneups.combinations import KNEE, best_of_families, merged, together, worthwhile
+from paceline.tuneups.combinations import KNEE, best_of_families, merged, together
 from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.preview import rows_of
 from paceline.tuneups.techniques import (
@@ -25,6 +25,7 @@ from paceline.tuneups.techniques import (
     fix_technique,
     techniques_for,
     with_fixes,
+    within_reach,
 )
 from support.batch_scaling.findings import OWN, findings
 from support.golden import Golden
@@ -170,17 +171,6 @@ def test_of_batches_the_knee_is_chosen_and_of_other_families_the_fastest() -> No
     assert [each.name for each in best_of_families([*gained, *loading])] == ["cache", "batch-128"]
 
 
-def test_a_batch_that_takes_longer_to_the_same_result_is_no_gain() -> None:
-    def known(size: int, efficiency: float) -> Technique:
-        return replace(batch(size), efficiency=efficiency)
-
-    gained = [(known(64, 0.9), 1.5), (known(128, 0.8), 2.0), (known(256, 0.5), 2.5), (known(512, 0.2), 4.0)]
-    assert [each.name for each in best_of_families(gained)] == ["batch-128"]
-    assert [each.name for each, _ in worthwhile([*gained, (batch(32), 1.1)])] == [
-        *("batch-64", "batch-128", "batch-256", "batch-32")
-    ]
-
-
 def test_batch_sizes_and_their_rules_are_those_of_a_scale_study() -> None:
     config = plain(optimizer__lr_scaling="none", data__global_batch_size=OWN)
     by_size: tuple[tuple[int, Rule], ...] = ((64, "linear"), (128, "none"), (256, "sqrt"))
@@ -193,9 +183,12 @@ def test_batch_sizes_and_their_rules_are_those_of_a_scale_study() -> None:
     }
     assert list(found) == [64, 128, 256, 512]
     assert [each.overrides.get("optimizer.lr_scaling") for each in found.values()] == ["linear", None, "sqrt", None]
-    assert [each.efficiency for each in found.values()] == [*(study.efficiency(size) for size in (64, 128, 256)), 1.0]
     assert [bool(each.why_not) for each in found.values()] == [False, False, False, True]
     assert "the-study" in found[512].why_not
+    fixes = [fix_technique(f"fix-small-batch-{size}", {"data.global_batch_size": size}, "why") for size in (256, 512)]
+    asked = technique("mine", data__global_batch_size=512)
+    assert [bool(each.why_not) for each in within_reach([*fixes, asked], study)] == [False, True, False]
+    assert within_reach(fixes, None) == fixes
 
 
 @pytest.mark.parametrize(
