@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).with_name("faults.yaml")
 PYTEST = ("-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider")
 STOP_SECONDS = 15.0
+LIMIT_SECONDS = 900.0
+"""A fault may make code loop for ever: tests that take longer than this have caught it."""
 
 Verdict = Literal["caught", "not caught", "broken", "unusable"]
 
@@ -112,7 +114,10 @@ def run_tests(root: Path, tests: Sequence[str]) -> tuple[str, float]:
             command, cwd=root, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            process.wait()
+            process.wait(LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            stop(process)
+            return f"{tests[0]}::no end within {LIMIT_SECONDS:.0f} s", time.monotonic() - begun
         except BaseException:  # Ctrl-C, say
             stop(process)
             raise
@@ -128,7 +133,7 @@ def first_failure(root: Path, tests: Sequence[str]) -> tuple[str, float]:
     shaky: list[str] = []
     while True:
         failure, seconds = run_tests(root, [*tests, *(f"--deselect={each}" for each in shaky)])
-        if "::" not in failure or run_tests(root, [failure])[0]:
+        if "::" not in failure or "::no end" in failure or run_tests(root, [failure])[0]:
             return failure, seconds
         shaky.append(failure)
 
