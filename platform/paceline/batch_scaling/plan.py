@@ -9,12 +9,13 @@ from typing import Any
 from paceline.batch_scaling.candidate import BatchStage, Candidate
 from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
+from paceline.batch_scaling.unstudied import unstudied
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.scale import ScaleConfig
 from paceline.direction import default_mode
-from paceline.errors import ConfigError, Problem
+from paceline.errors import ConfigError
 
 EVALUATIONS, EVALUATION_STEPS = 40, 16
 """Target number of evaluations over the config's training length; their interval is a multiple of this many steps."""
@@ -69,7 +70,7 @@ class StudyPlan:
         Raises:
             ConfigError: the batch sizes of this config cannot be studied.
         """
-        if problems := _not_studied(config, facts):
+        if problems := unstudied(config, facts):
             raise ConfigError(problems)
         plain = config.with_overrides({"sweep": None, "tuneup": None, "callbacks": _without_stoppers(config)})
         derived = derive(plain, Sizes(facts["train_samples"], 1))
@@ -382,43 +383,6 @@ class StudyPlan:
 
 def _goal(target: TargetMetric) -> dict[str, Any]:
     return {"metric": target.name, "target": target.value, "mode": target.mode}
-
-
-def _not_studied(config: ExperimentConfig, facts: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems that prevent a study of the config's batch sizes."""
-    wrong = (
-        (
-            facts["train_samples"] is None,
-            "data",
-            "is a stream or a sampler of unknown length, and branches need a known one",
-            "take a map-style data set",
-        ),
-        (
-            config.data.batch_size_schedule is not None,
-            "data.batch_size_schedule",
-            "changes the batch size that the study is about",
-            "write data.global_batch_size in its place",
-        ),
-        (
-            config.data.micro_batch_size == "max",
-            "data.micro_batch_size",
-            "is another one for each batch size, so that step times cannot be compared",
-            "write a number, or leave it out",
-        ),
-        (
-            config.optimizer.lr_scaling == "adascale",
-            "optimizer.lr_scaling",
-            "follows the noise by itself: there is no rule to find",
-            "write lr_scaling: none",
-        ),
-        (
-            facts["builds_optimizers"],
-            "task",
-            "makes its optimizers itself, so that no learning-rate rule reaches them",
-            "name an optimizer in the config",
-        ),
-    )
-    return [Problem("not-studied", reason, key, hint=hint) for is_wrong, key, reason, hint in wrong if is_wrong]
 
 
 def _without_stoppers(config: ExperimentConfig) -> list[Any]:
