@@ -262,8 +262,8 @@ def _step_until_compiler_import(step: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class _Unimported(ModuleType):
-    """Stands in for a module that is imported when anything else is asked of it than is known beforehand."""
+class _LazyModule(ModuleType):
+    """Placeholder of a module, which is imported on access to any attribute but the given ones."""
 
     def __init__(self, name: str, **known: Any) -> None:
         super().__init__(name)
@@ -279,13 +279,13 @@ def compiler_import_deferred() -> Iterator[None]:
     if is_compiler_imported():
         yield
         return
-    utils = _Unimported("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
-    stand_in = _Unimported("torch._dynamo", utils=utils)
-    vars(torch)["_dynamo"] = stand_in
+    utils = _LazyModule("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer")
+    placeholder = _LazyModule("torch._dynamo", utils=utils)
+    vars(torch)["_dynamo"] = placeholder
     try:
         yield
     finally:
-        if vars(torch).get("_dynamo") is stand_in:
+        if vars(torch).get("_dynamo") is placeholder:
             del vars(torch)["_dynamo"]
 
 

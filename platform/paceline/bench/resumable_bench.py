@@ -46,7 +46,7 @@ class SpentTime:
         """Advance the time to now, at the end of a job."""
         self._shown = self.exact
 
-    def count_earlier(self, seconds: float) -> None:
+    def resume_at(self, seconds: float) -> None:
         """Set the time to the seconds that an earlier launch had spent by the end of the job that is replayed."""
         self._began = self._now() - seconds
         self._shown = seconds
@@ -84,7 +84,7 @@ class ResumableBench:
             )
         if job.checks_again:
             self._check_again(job, known.answer)
-        self._spent.count_earlier(known.elapsed)
+        self._spent.resume_at(known.elapsed)
         return known.answer
 
     def _check_again(self, job: Job, before: Answer) -> None:

@@ -14,7 +14,7 @@ from paceline.durable import write_durably
 from paceline.engine.unrecorded import UNRECORDED
 from paceline.errors import EnvironmentFault
 from paceline.runs.sync import Synced, SyncReport, sync_folder
-from paceline.runs.sync_progress import silent_progress
+from paceline.runs.sync_progress import ignore_progress
 from paceline.storage.address import LAUNCH, TRIALS, RunStore, parse
 from paceline.storage.lease import Lease
 from paceline.storage.read_copies import runs_below
@@ -28,7 +28,7 @@ from paceline.sweeps.sweep_folder import SweepFolder
 Tell = Callable[[str], object]
 
 
-def sync_address(text: str, uri: str | None = None, tell: Tell = silent_progress) -> SyncReport:
+def sync_address(text: str, uri: str | None = None, tell: Tell = ignore_progress) -> SyncReport:
     """Send what is left of all runs at an address or below it, see `sync_folder`.
 
     Args:

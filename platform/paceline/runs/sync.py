@@ -20,7 +20,7 @@ from paceline.errors import EnvironmentFault
 from paceline.redaction import redact
 from paceline.runs.alone import alone_with
 from paceline.runs.left_open import Owner, damaged
-from paceline.runs.sync_progress import SyncProgress, silent_progress
+from paceline.runs.sync_progress import SyncProgress, ignore_progress
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger
@@ -106,7 +106,7 @@ class _Found:
 
 
 def sync_folder(
-    folder: str | Path, uri: str | None = None, tell: Callable[[str], object] = silent_progress
+    folder: str | Path, uri: str | None = None, tell: Callable[[str], object] = ignore_progress
 ) -> SyncReport:
     """Send the unsent entries of all runs, sweeps and trials whose records are in a folder or below it.
 

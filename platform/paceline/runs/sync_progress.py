@@ -9,7 +9,7 @@ EVERY_SECONDS = 5.0
 """Seconds between reports of the progress."""
 
 
-def silent_progress(text: str) -> None:
+def ignore_progress(text: str) -> None:
     """Ignore a progress text."""
 
 
@@ -21,7 +21,7 @@ class SyncProgress:
         patience_seconds: seconds that each record waits for MLflow without progress.
     """
 
-    def __init__(self, records: int, patience_seconds: float, tell: Callable[[str], object] = silent_progress) -> None:
+    def __init__(self, records: int, patience_seconds: float, tell: Callable[[str], object] = ignore_progress) -> None:
         self._records = records
         self._patience_seconds = patience_seconds
         self._tell = tell
