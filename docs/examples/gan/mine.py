@@ -1,9 +1,20 @@
-"""A GAN that turns noise into points on a circle: two optimizers in one task."""
+"""A GAN that turns noise into points on a circle, by the hinge loss: two optimizers in one task."""
 
 import torch
-from torch.nn.functional import softplus
+from torch.nn import Linear, ModuleDict, ReLU, Sequential
+from torch.utils.data import TensorDataset
 
 from paceline import Task, TaskOutput
+
+
+def net():
+    sizes = {"maker": 2, "judge": 1}
+    return ModuleDict({name: Sequential(Linear(2, 32), ReLU(), Linear(32, size)) for name, size in sizes.items()})
+
+
+def data():
+    angles = torch.rand(1000, generator=torch.Generator().manual_seed(0)) * 2 * torch.pi
+    return TensorDataset(torch.stack([angles.cos(), angles.sin()], dim=1)), []
 
 
 class Gan(Task):
@@ -15,10 +26,10 @@ class Gan(Task):
     def training_step(self, batch, optimizers):
         maker, judge = self.model["maker"], self.model["judge"]
         fake = maker(torch.randn_like(batch[0]))
-        judge_loss = (softplus(-judge(batch[0])) + softplus(judge(fake.detach()))).mean()
+        judge_loss = ((1 - judge(batch[0])).relu() + (1 + judge(fake.detach())).relu()).mean()
         judge_loss.backward()
         optimizers["judge"].step()
-        maker_loss = softplus(-judge(fake)).mean()
+        maker_loss = -judge(fake).mean()
         optimizers["maker"].zero_grad()
         maker_loss.backward()
         optimizers["maker"].step()

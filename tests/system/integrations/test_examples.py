@@ -1,5 +1,6 @@
 """The examples of docs/examples, with the real libraries: they train, and compute what a bare loop computes."""
 
+import ast
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from paceline.engine.batches import map_tensors
 from support.toys import fit
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples"
-STEPS = 6
+STEPS = 10
 """More than an epoch of the smallest data."""
 ALONE = {
     "trainer.precision": "64-true",
@@ -36,8 +37,7 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     folder: Path = EXAMPLES / request.param
     monkeypatch.syspath_prepend(str(folder))
     yield folder
-    for name in ("mine", "parts"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("mine", None)
 
 
 def classes(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
@@ -138,19 +138,19 @@ def bare_gan_losses(config: Any) -> list[float]:
     from paceline.engine.dist_context import DistContext
     from paceline.engine.seeding import StepSeeds
 
-    parts = __import__("parts")
+    module = __import__("mine")
     seed_model(config.seed)
-    model = parts.net().double()
+    model = module.net().double()
     maker, judge = model["maker"], model["judge"]
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (judge, maker)]
-    points, losses = parts.data()[0].tensors[0].double(), []
+    points, losses = module.data()[0].tensors[0].double(), []
     for step in range(STEPS):
         real = points[step * 64 : step * 64 + 64]
         StepSeeds(config.seed, DistContext.current()).apply(step, 0)
         fake = maker(torch.randn_like(real))
-        judge_loss = (F.softplus(-judge(real)) + F.softplus(judge(fake.detach()))).mean()
+        judge_loss = (F.relu(1 - judge(real)) + F.relu(1 + judge(fake.detach()))).mean()
         _update(optimizers[0], judge_loss)
-        maker_loss = F.softplus(-judge(fake)).mean()
+        maker_loss = -judge(fake).mean()
         _update(optimizers[1], maker_loss)
         losses.append(judge_loss.item() + maker_loss.item())
     return losses
@@ -171,9 +171,14 @@ def test_a_gan_trains_as_it_stands(example: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [*(name for name, _, _ in CASES), "gan"])
 def test_an_example_is_short(name: str) -> None:
-    for file in (EXAMPLES / name).glob("*.py"):
-        assert len(file.read_text().splitlines()) <= 25
+    assert sum(_lines_of_code(file.read_text()) for file in (EXAMPLES / name).glob("*.py")) <= 25
     assert len((EXAMPLES / name / "experiment.yaml").read_text().splitlines()) <= 18
+
+
+def _lines_of_code(source: str) -> int:
+    """Count the lines, but for blank ones and the docstring of the file."""
+    after_docstring = source.splitlines()[ast.parse(source).body[0].end_lineno :]
+    return sum(bool(line.strip()) for line in after_docstring)
 
 
 def test_the_libraries_are_there() -> None:
