@@ -87,3 +87,18 @@ def test_commands_are_found() -> None:
     text = "export A=1\nuv run paceline train a.yaml \\\n    x=1 && B=2 paceline ui  # serves\nray up"
     assert list(commands_in(text)) == [["train", "a.yaml", "x=1"], ["ui"]]
     assert sum(len(list(commands_in(block.text))) for block in BLOCKS if block.language == "sh") >= 10
+
+
+SHOWN = {"timm.md": "timm_backbone", "hugging_face.md": "bert_f1", "lightning.md": "lightning_module"}
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_a_page_shows_the_files_of_its_example(page: str) -> None:
+    shown = {block.file: block.text for block in reversed(blocks_of(DOCS / "how_to" / page))}
+    for file in (DOCS / "examples" / SHOWN[page]).glob("*.*"):
+        assert shown[file.name] == file.read_text()
+
+
+def test_each_example_is_listed() -> None:
+    page = (DOCS / "how_to" / "examples.md").read_text()
+    assert all(f"../examples/{folder.name}/mine.py" in page for folder in (DOCS / "examples").iterdir())
