@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import isnan
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -72,6 +72,8 @@ class EarlyStoppingConfig(CallbackConfig):
 
     `--extend` trains a run that was finished so further: the best value stays, the patience starts again.
     """
+
+    metric_fields: ClassVar[tuple[str, ...]] = ("monitor",)
 
     name: Literal["early_stopping"]
     """Selects this callback."""

@@ -51,6 +51,8 @@ class Component(Section):
 
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Fields of other sections that have no effect with this component, by dotted key, and why."""
+    metric_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that name a metric of the evaluation, after which the component acts."""
 
     @classmethod
     def of(cls, chosen: "Component") -> Self:
@@ -68,6 +70,13 @@ class Component(Section):
         if field is None:
             return ()
         return tuple(str(value) for value in get_args(field.annotation))
+
+    def contradictions(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Yield a reason, a hint and the fields of each contradiction between fields of this component.
+
+        The first field is the one to change.
+        """
+        yield from ()
 
     def describe(self) -> str:
         """Return the component's label in tables: its name, or its import path."""

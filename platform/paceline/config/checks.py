@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from paceline.config.base import Component
 from paceline.config.batch_size_checks import SCHEDULE_CHECKS
 from paceline.config.batch_size_schedule import SCHEDULE
 from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, WORKERS, accumulation, largest_sizes
@@ -74,17 +75,19 @@ def _warmup(config: ExperimentSchema) -> Iterator[Disagreement]:
         )
 
 
-def _nesterov(config: ExperimentSchema) -> Iterator[Disagreement]:
-    if getattr(config.optimizer, "nesterov", False) and not getattr(config.optimizer, "momentum", 1):
-        hint = "write momentum: 0.9, or nesterov: false"
-        yield _contradiction("needs momentum, which is 0", hint, "optimizer.nesterov", "optimizer.momentum")
+def _within_components(config: ExperimentSchema) -> Iterator[Disagreement]:
+    for key in type(config).model_fields:
+        section = getattr(config, key)
+        if isinstance(section, Component):
+            for reason, hint, fields in section.contradictions():
+                yield _contradiction(reason, hint, *(f"{key}.{field}" for field in fields))
 
 
 def _adascale(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.optimizer.lr_scaling != "adascale":
         return
     key = "optimizer.lr_scaling"
-    if config.optimizer.describe() != "sgd":
+    if config.optimizer.update != "sgd":
         reason = f"adascale's gain is derived for sgd alone, not for {config.optimizer.describe()}"
         yield _contradiction(reason, "write lr_scaling: sqrt or linear, or name: sgd", key, "optimizer.name")
     if config.trainer.noise_scale:
@@ -115,20 +118,6 @@ def _needs_parts(config: ExperimentSchema, name: str, key: str, hint: str) -> It
     if config.parallel.comm_hook == "powersgd":
         reason = f"{name} needs the norm of the mean gradient, which powersgd exchanges only a part of"
         yield _contradiction(reason, f"{hint}, or comm_hook: bf16", key, "parallel.comm_hook")
-
-
-def _heads(config: ExperimentSchema) -> Iterator[Disagreement]:
-    model: Any = config.model
-    if model.describe() != "gpt" or model.embedding_dim % model.num_heads == 0:
-        return
-    dim, heads = model.embedding_dim, model.num_heads
-    below, above = dim // heads * heads, dim // heads * heads + heads
-    # the other one may be the default, which is not in the user's config
-    key = "embedding_dim" if "embedding_dim" in model.model_fields_set else "num_heads"
-    hint = f"the nearest embedding_dim that is: {f'{below} or {above}' if below else above}"
-    reason = f"embedding_dim {dim} is not a multiple of num_heads {heads}"
-    problem = Problem("contradiction", reason, f"model.{key}", hint=hint)
-    yield Disagreement(problem, ("model.embedding_dim", "model.num_heads"))
 
 
 def _context(config: ExperimentSchema) -> Iterator[Disagreement]:
@@ -179,10 +168,9 @@ _CHECKS: tuple[Callable[[ExperimentSchema], Iterator[Disagreement]], ...] = (
     _cudnn,
     _compile,
     _warmup,
-    _nesterov,
+    _within_components,
     _adascale,
     _noise_scale,
-    _heads,
     _context,
     _gpus,
     _cache,

@@ -33,7 +33,7 @@ def ignored_settings(config: ExperimentSchema) -> list[str]:
         for key, because in ignored
         if _is_changed(config, key)
     ]
-    return [*_unused_optimizer(config), *_unused_early_stopping(config), *fields]
+    return [*_unused_optimizer(config), *_unused_callbacks(config), *fields]
 
 
 def _unused_optimizer(config: ExperimentSchema) -> list[str]:
@@ -43,13 +43,13 @@ def _unused_optimizer(config: ExperimentSchema) -> list[str]:
     return [f"optimizer: the section has no effect: {BECAUSE}"]
 
 
-def _unused_early_stopping(config: ExperimentSchema) -> list[str]:
+def _unused_callbacks(config: ExperimentSchema) -> list[str]:
     trainer = config.trainer
     if trainer.evaluate_every_n_epochs > 0 or trainer.evaluate_every_n_steps is not None:
         return []
     because = "with trainer.evaluate_every_n_epochs 0 the only evaluation is that at the end"
-    stopping = [index for index, each in enumerate(config.callbacks) if each.describe() == "early_stopping"]
-    return [f"callbacks.{index}: early_stopping has no effect: {because}" for index in stopping]
+    unused = [(index, each.describe()) for index, each in enumerate(config.callbacks) if each.metric_fields]
+    return [f"callbacks.{index}: {name} has no effect: {because}" for index, name in unused]
 
 
 def value_of(config: ExperimentSchema, key: str) -> Any:

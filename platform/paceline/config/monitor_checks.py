@@ -1,7 +1,6 @@
 """Finds monitored metrics that the evaluation cannot report, before the training starts."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from paceline.config.disagreement import Disagreement
 from paceline.config.experiment_schema import ExperimentSchema
@@ -31,10 +30,9 @@ def check_monitors(config: ExperimentSchema) -> Iterator[Disagreement]:
 
 
 def _monitors(config: ExperimentSchema) -> Iterator[tuple[str, str]]:
-    callbacks: list[Any] = list(config.callbacks)
-    for index, callback in enumerate(callbacks):
-        if callback.describe() == "early_stopping":
-            yield f"callbacks.{index}.monitor", callback.monitor
+    for index, callback in enumerate(config.callbacks):
+        for field in callback.metric_fields:
+            yield f"callbacks.{index}.{field}", getattr(callback, field)
     if config.checkpoint.monitor is not None:
         yield "checkpoint.monitor", config.checkpoint.monitor
 

@@ -50,6 +50,14 @@ class OptimizerSection(Component):
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = None
     """Recommended scaling of the learning rate with the batch size (Goyal et al. 2017, arXiv:1706.02677; Malladi et al.
     2022, arXiv:2205.10287). None: not known."""
+    update: ClassVar[Literal["sgd", "adam"] | None] = None
+    """Family of the update rule for which laws of the batch size are derived. `sgd`: a step is a multiple of the
+    gradients' mean. `adam`: of their mean over the root of their second moment."""
+    highest_lr: ClassVar[float] = math.inf
+    """Learning rate, before it is scaled and without clipping, above which hardly any training survives: ten times
+    the highest that is in wide use."""
+    scales_layers: ClassVar[bool] = False
+    """True if the length of each parameter's step follows the norm of the parameter."""
     needs_whole_gradient: ClassVar[bool] = False
     """True if the update uses the norm of the whole model's gradient."""
     fuses_slices: ClassVar[bool] = False

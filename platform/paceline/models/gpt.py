@@ -1,5 +1,6 @@
 """A decoder-only transformer."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -37,6 +38,18 @@ class GPTConfig(ModelConfig):
     """Add a bias in the linear layers and LayerNorms; the output layer never has one."""
     tie_embeddings: bool = True
     """Use the token embedding's weights for the output layer too (Press and Wolf 2017, arXiv:1608.05859)."""
+
+    def contradictions(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """A width that the heads cannot share evenly."""
+        dim, heads = self.embedding_dim, self.num_heads
+        if dim % heads == 0:
+            return
+        below, above = dim // heads * heads, dim // heads * heads + heads
+        hint = f"the nearest embedding_dim that is: {f'{below} or {above}' if below else above}"
+        fields = ("embedding_dim", "num_heads")
+        # the other one may be the default, which is not in the user's config
+        first = fields if "embedding_dim" in self.model_fields_set else fields[::-1]
+        yield f"embedding_dim {dim} is not a multiple of num_heads {heads}", hint, first
 
     def build(self) -> "nn.Module":
         """The network: int64 tokens [n, context] to logits [n, context, vocab_size], where context may be shorter."""

@@ -16,6 +16,8 @@ class LayerwiseAdamConfig(OptimizerConfig):
     """The fields of LAMB and NVLAMB."""
 
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
+    update: ClassVar[Literal["sgd", "adam"] | None] = "adam"
+    scales_layers: ClassVar[bool] = True
 
     prenormalize: ClassVar[bool]
     """True if the gradient of the whole model is first divided by its norm."""

@@ -22,6 +22,7 @@ class LARSConfig(OptimizerConfig):
     """
 
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "linear"
+    scales_layers: ClassVar[bool] = True
 
     name: Literal["lars"]
     """Selects this optimizer."""

@@ -1,6 +1,6 @@
 """Stochastic gradient descent with momentum."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -16,6 +16,8 @@ class SGDConfig(FusableConfig):
     """`torch.optim.SGD`; `weight_decay` is added to the gradient."""
 
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "linear"
+    update: ClassVar[Literal["sgd", "adam"] | None] = "sgd"
+    highest_lr: ClassVar[float] = 10.0
 
     name: Literal["sgd"]
     """Selects this optimizer."""
@@ -23,6 +25,12 @@ class SGDConfig(FusableConfig):
     """Share of the last update that is kept, in [0, 1). 0 disables."""
     nesterov: bool = False
     """Look ahead along the momentum; needs `momentum` > 0."""
+
+    def contradictions(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+        """Nesterov's look ahead without momentum."""
+        if self.nesterov and not self.momentum:
+            hint = "write momentum: 0.9, or nesterov: false"
+            yield "needs momentum, which is 0", hint, ("nesterov", "momentum")
 
     def build(
         self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None

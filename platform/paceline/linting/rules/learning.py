@@ -6,12 +6,9 @@ from paceline.linting.finding import Fault
 from paceline.linting.rules.norms import norm_names
 from paceline.linting.subject import Subject
 
-ADAPTIVE = ("adamw", "lamb", "nvlamb", "schedule_free_adamw")
 FEW = 2.0
 """Growths of the batch below this make no difference between the rules."""
 LARGE = 8.0
-HIGHEST_RATES = {"sgd": 10.0, "adamw": 0.1}
-"""Learning rates that hardly any training survives: ten times the highest that are in wide use, 1 and 0.01."""
 
 
 def learning_rate_too_high(subject: Subject) -> Iterator[Fault]:
@@ -21,7 +18,7 @@ def learning_rate_too_high(subject: Subject) -> Iterator[Fault]:
     clipped gradients, too (Merity et al. 2018, arXiv:1708.02182, trained with 30).
     """
     optimizer = subject.config.optimizer
-    highest = HIGHEST_RATES.get(optimizer.describe(), float("inf"))
+    highest = optimizer.highest_lr
     if optimizer.lr > highest and subject.config.trainer.max_grad_norm is None:
         reason = f"a learning rate of {optimizer.lr:g} is more than {optimizer.describe()} stands without clipping"
         yield Fault("optimizer.lr", reason, f"write one of {highest:g} or less, or set trainer.max_grad_norm")
@@ -30,7 +27,7 @@ def learning_rate_too_high(subject: Subject) -> Iterator[Fault]:
 def linear_rule_with_adam(subject: Subject) -> Iterator[Fault]:
     """The rule of SGD for an optimizer whose steps do not shrink with the gradient's noise."""
     optimizer = subject.config.optimizer
-    if optimizer.describe() in ADAPTIVE and optimizer.lr_scaling == "linear" and subject.growth >= FEW:
+    if optimizer.update == "adam" and optimizer.lr_scaling == "linear" and subject.growth >= FEW:
         reason = f"for {optimizer.describe()} the learning rate follows the root of the batch (arXiv:2205.10287)"
         yield Fault("optimizer.lr_scaling", reason, "write lr_scaling: sqrt")
 
@@ -38,7 +35,7 @@ def linear_rule_with_adam(subject: Subject) -> Iterator[Fault]:
 def sqrt_rule_with_sgd(subject: Subject) -> Iterator[Fault]:
     """The rule of Adam for SGD."""
     optimizer = subject.config.optimizer
-    if optimizer.describe() == "sgd" and optimizer.lr_scaling == "sqrt" and subject.growth >= FEW:
+    if optimizer.update == "sgd" and optimizer.lr_scaling == "sqrt" and subject.growth >= FEW:
         reason = "for sgd the learning rate follows the batch itself; the root loses accuracy (arXiv:1706.02677)"
         yield Fault("optimizer.lr_scaling", reason, "write lr_scaling: linear, with a warmup")
 
@@ -55,7 +52,7 @@ def large_batch_without_warmup(subject: Subject) -> Iterator[Fault]:
 def large_batch_decays_norms(subject: Subject) -> Iterator[Fault]:
     """Decay and trust ratios on parameters of one dimension."""
     optimizer = subject.config.optimizer
-    large = optimizer.describe() in ("lars", "lamb", "nvlamb") or subject.growth >= LARGE
+    large = optimizer.scales_layers or subject.growth >= LARGE
     if large and optimizer.weight_decay and optimizer.weight_decay_exclude == "none" and norm_names(subject.task):
         reason = "the decay also pulls on biases and normalisation, which costs accuracy with large batches"
         yield Fault("optimizer.weight_decay_exclude", reason, "write weight_decay_exclude: norms_and_biases")
