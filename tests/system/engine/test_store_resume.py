@@ -22,8 +22,9 @@ from support.toys import points, toy_config
 class FolderStore:
     """A store that is a folder, and slow. Each rank works in a folder of its own, as on several machines."""
 
-    def __init__(self, there: Path, here: Path, seconds: float = 0.0) -> None:
-        self.there, self.here, self.seconds = there, here, seconds
+    def __init__(self, there: Path, here: Path, fetch_seconds: float = 0.0, put_seconds: float = 0.0) -> None:
+        self.there, self.here = there, here
+        self.fetch_seconds, self.put_seconds = fetch_seconds, put_seconds
         self.fetched: list[int] = []
 
     def place_of(self, step: int) -> str:
@@ -32,6 +33,7 @@ class FolderStore:
     def put(self, checkpoint: Path, is_recorded: Callable[[], bool], is_last: bool = False) -> None:
         if not is_recorded():
             raise EnvironmentFault("not recorded", "mlflow-offline")
+        time.sleep(self.put_seconds)
         shutil.copytree(checkpoint, self.there / checkpoint.name)
 
     def prune(self, keep: int, protected: Any = ()) -> None:
@@ -42,13 +44,15 @@ class FolderStore:
         return self.fetch(steps[-1]) if steps else None
 
     def fetch(self, step: int) -> Path:
-        time.sleep(self.seconds)
+        time.sleep(self.fetch_seconds)
         self.fetched.append(step)
         shutil.copytree(self.there / f"step-{step}", self.here / f"step-{step}", dirs_exist_ok=True)
         return self.here / f"step-{step}"
 
 
-def part(ranks: DistContext, folder: Path, stop_at: int | None, seconds: float = 0.0) -> dict[str, Any]:
+def part(
+    ranks: DistContext, folder: Path, stop_at: int | None, save_every: int = 100, **seconds: float
+) -> dict[str, Any]:
     """Train until asked to stop, or to the end, with a collective time-out of one second."""
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.group.WORLD)
     config = toy_config(
@@ -56,12 +60,12 @@ def part(ranks: DistContext, folder: Path, stop_at: int | None, seconds: float =
         scaling__num_workers=ranks.world_size,
         parallel__timeout_seconds=1,
         trainer__epochs=4,
-        checkpoint__every_n_steps=100,
+        checkpoint__every_n_steps=save_every,
     )
     there = folder / "there"
     there.mkdir(exist_ok=True)
     here = folder / f"machine-{ranks.rank}-{stop_at}"
-    store = FolderStore(there, here, seconds)
+    store = FolderStore(there, here, **seconds)
     reporter = MemoryReporter(stop_at_step=stop_at)
     trainer = build_trainer(config, ranks, reporter, here, store=store)
     start = trainer.state.position.step
@@ -75,11 +79,20 @@ def test_all_ranks_fetch_the_checkpoint_of_rank_0(tmp_path: Path) -> None:
     stopped = run_ranks(part, 2, _made(tmp_path / "parts"), 2)[0]["to"]
     assert stopped < whole[0]["to"]
     # longer than a collective operation may take
-    resumed = run_ranks(part, 2, tmp_path / "parts", None, seconds=2.0)
+    resumed = run_ranks(part, 2, tmp_path / "parts", None, fetch_seconds=2.0)
     assert [each["from"] for each in resumed] == [stopped, stopped]
     assert [each["fetched"] for each in resumed] == [[stopped, stopped], [stopped]]
     assert resumed[0]["told"][0] == f"there/step-{stopped}"
     assert {each["sha"] for each in resumed} == {whole[0]["sha"]}
+
+
+def test_the_others_wait_while_rank_0_stores_a_checkpoint(tmp_path: Path) -> None:
+    whole = run_ranks(part, 2, _made(tmp_path / "whole"), None)
+    # a save waits for the one before it, and the end for the last one: both longer than a collective operation may take
+    slow = run_ranks(part, 2, _made(tmp_path / "slow"), None, save_every=20, put_seconds=2.0)
+    assert [each["to"] for each in slow] == [whole[0]["to"]] * 2
+    assert {each["sha"] for each in slow} == {whole[0]["sha"]}
+    assert (tmp_path / "slow" / "there" / f"step-{whole[0]['to']}").is_dir()
 
 
 def each(ranks: DistContext) -> str:

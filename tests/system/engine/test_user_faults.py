@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from time import time
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from support.toys import PointsTask, fit, toy_config
 NAME = "faulty_parts_of_a_user"
 SOURCE = """\
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -28,8 +30,9 @@ FAULT = Path(os.environ["USER_FAULT"])
 
 
 def fail(part, step):
-    named, at = FAULT.read_text().split() if FAULT.exists() else ("", 0)
-    if named == part and step == int(at) and dist.get_rank() == 1:
+    named, at, rank = FAULT.read_text().split() if FAULT.exists() else ("", 0, 0)
+    if named == part and step == int(at) and dist.get_rank() == int(rank):
+        FAULT.with_name("raised").write_text(str(time.time()))
         raise LookupError(f"the {part} is broken")
 
 
@@ -68,7 +71,7 @@ class Momentum(torch.optim.SGD):
         fail("optimizer", self.taken)
         return super().step(closure)
 """
-"""A user's file with a callback, a metric, a schedule and an optimizer, any of which can fail on rank 1."""
+"""A user's file with a callback, a metric, a schedule and an optimizer, any of which can fail on one rank."""
 
 
 class PredictingTask(PointsTask):
@@ -82,8 +85,9 @@ class PredictingTask(PointsTask):
 
 
 class Told(NamedTuple):
-    """How a rank ended."""
+    """How a rank ended, and when, in seconds since 1970."""
 
+    time: float
     rank: int
     reason: str
     traceback_text: str
@@ -105,31 +109,35 @@ def train(ranks: DistContext, folder: Path) -> Any:
     try:
         _, outcome, reporter = failing_together(ranks, lambda: fit(config, ranks, folder / "checkpoints"))
     except RankFailed as error:
-        return Told(error.failure.rank, error.failure.reason, error.failure.traceback_text)
+        return Told(time(), error.failure.rank, error.failure.reason, error.failure.traceback_text)
     return outcome, [details["step"] for kind, details in reporter.events if kind == "resumed"]
 
 
 @pytest.mark.parametrize(
-    ("part", "at", "line"),
+    ("part", "at", "line", "rank"),
     [
-        ("callback", 5, 'fail("callback", ctx.step)'),
-        ("metric", 2, 'fail("metric", Accuracy.evaluations)'),
-        ("schedule", 5, 'fail("schedule", step)'),
-        ("optimizer", 5, 'fail("optimizer", self.taken)'),
+        ("callback", 5, 'fail("callback", ctx.step)', 1),
+        ("metric", 2, 'fail("metric", Accuracy.evaluations)', 1),
+        ("schedule", 5, 'fail("schedule", step)', 0),
+        ("optimizer", 5, 'fail("optimizer", self.taken)', 0),
     ],
 )
-def test_a_fault_on_one_rank_is_named_and_loses_nothing(part: str, at: int, line: str, tmp_path: Path) -> None:
+def test_a_fault_on_one_rank_is_named_at_once_and_loses_nothing(
+    part: str, at: int, line: str, rank: int, tmp_path: Path
+) -> None:
     broken, sound = tmp_path / "broken", tmp_path / "sound"
     for folder in (broken, sound):
         folder.mkdir()
         (folder / f"{NAME}.py").write_text(SOURCE)
-    (broken / "fault").write_text(f"{part} {at}")
+    (broken / "fault").write_text(f"{part} {at} {rank}")
     endings = end_ranks(train, 2, broken)
-    # long before a collective operation times out: neither is still running, or was ended for being stuck
     assert [ending.error for ending in endings] == [None, None]
+    raised = float((broken / "raised").read_text())
+    # long before a collective operation times out
+    assert max(ending.value.time for ending in endings) - raised < 15
     place = f'{NAME}.py", line {SOURCE.splitlines().index(_in_source(line)) + 1}'
     for told in (ending.value for ending in endings):
-        assert (told.rank, told.reason) == (1, f"LookupError: the {part} is broken")
+        assert (told.rank, told.reason) == (rank, f"LookupError: the {part} is broken")
         assert place in told.traceback_text
     assert (broken / "checkpoints" / "step-4").is_dir()
 

@@ -126,6 +126,70 @@ def test_an_example_trains_as_it_stands(example: Path, loss_of: Loss, metrics: s
     assert outcome.metrics["train/loss"] < 10
 
 
+@pytest.mark.parametrize("example", ["timm_backbone"], indirect=True)
+def test_the_first_losses_of_the_timm_example_are_those_of_a_bare_loop_with_its_optimizer_and_mixup(
+    example: Path,
+) -> None:
+    kept = {"optimizer", "trainer.epochs"}
+    overrides = {**{key: value for key, value in ALONE.items() if key not in kept}, "trainer.epochs": None}
+    config = load_config(example / "experiment.yaml", overrides)
+    assert fit(config)[2].values("train/loss") == pytest.approx(bare_timm_losses(config), abs=1e-6)
+
+
+def bare_timm_losses(config: Any) -> list[float]:
+    import timm.optim
+
+    from paceline.engine.build_task import seed_model
+    from paceline.engine.dist_context import DistContext
+    from paceline.engine.seeding import StepSeeds
+
+    module = __import__("mine")
+    seed_model(config.seed)
+    model = module.net().double().train()
+    groups: dict[float, list[Any]] = {0.00025: [], 0.0005: [], 0.001: []}
+    for name, parameter in model.named_parameters():
+        stem = name.partition(".")[0]
+        rate = 0.00025 if stem in ("conv1", "bn1", "layer1") else 0.0005 if stem in ("layer2", "layer3") else 0.001
+        groups[rate].append(parameter)
+    optimizer = timm.optim.create_optimizer_v2(
+        [{"params": parameters, "lr": rate} for rate, parameters in groups.items()], opt="adamw", lr=0.001
+    )
+    images, targets = module.data()[0].tensors
+    losses = []
+    for step in range(STEPS):
+        start = step * 16 % len(images)
+        inputs, wanted = images[start : start + 16].double(), targets[start : start + 16]
+        StepSeeds(config.seed, DistContext.current()).apply(step, 0)
+        partners = torch.randperm(16)
+        share = torch.distributions.Beta(0.2, 0.2).sample()
+        outputs = model(inputs * share + inputs[partners] * (1 - share))
+        loss = share * F.cross_entropy(outputs, wanted) + (1 - share) * F.cross_entropy(outputs, wanted[partners])
+        _update(optimizer, loss)
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("example", ["timm_backbone"], indirect=True)
+def test_the_timm_example_keeps_its_best_checkpoint_and_stops_when_nothing_improves(
+    example: Path, tmp_path: Path
+) -> None:
+    config = load_config(
+        example / "experiment.yaml", {"trainer.epochs": 6, "callbacks.1.min_delta": 10.0, "checkpoint.keep": 1}
+    )
+    _, outcome, reporter = fit(config, checkpoints=tmp_path)
+    assert outcome.epoch == 4  # the first evaluation is the best, and three do not improve
+    accuracies = {step: values["val/accuracy"] for step, values in reporter.points if "val/accuracy" in values}
+    best = max(accuracies, key=accuracies.__getitem__)
+    assert {folder.name for folder in tmp_path.glob("step-*")} == {f"step-{best}", "step-32"}
+    assert (tmp_path / f"step-{best}" / "component.callback.ema.safetensors").is_file()
+
+
+@pytest.mark.parametrize("example", ["gpt2_text"], indirect=True)
+def test_the_gpt2_example_is_evaluated_each_five_steps_and_after_each_epoch(example: Path, tmp_path: Path) -> None:
+    reporter = fit(load_config(example / "experiment.yaml"), checkpoints=tmp_path)[2]
+    assert [step for step, values in reporter.points if "val/loss" in values] == [5, 10, 12, 15, 20]
+
+
 @pytest.mark.parametrize("example", ["gan"], indirect=True)
 def test_the_first_losses_of_a_gan_are_those_of_a_bare_loop(example: Path) -> None:
     config = load_config(example / "experiment.yaml", ALONE)
@@ -182,5 +246,6 @@ def _lines_of_code(source: str) -> int:
 
 
 def test_the_libraries_are_there() -> None:
-    for library in ("timm", "transformers", "segmentation_models_pytorch", "torchmetrics"):
+    libraries = ("timm", "transformers", "segmentation_models_pytorch", "torchmetrics", "lightning", "sklearn")
+    for library in libraries:
         assert importlib.util.find_spec(library) is not None

@@ -106,6 +106,14 @@ def test_switching_between_name_and_path(write: Write) -> None:
     assert config.task.model_dump() == {"path": build, "args": {"depth": 2}}
 
 
+def test_switching_an_optimizer_to_a_path(write: Write) -> None:
+    file = write("optimizer: {name: sgd, lr: 0.2, momentum: 0.9}\n")
+    with pytest.warns(ConfigWarning, match="dropped momentum"):
+        config = load_config(file, ["optimizer.path=torch.optim:RAdam", "optimizer.args.eps=0.001"])
+    section = {"path": "torch.optim:RAdam", "args": {"eps": 0.001}, "lr": 0.2}
+    assert config.optimizer.model_dump(exclude_unset=True) == section
+
+
 @pytest.mark.parametrize(
     ("override", "code", "key"),
     [

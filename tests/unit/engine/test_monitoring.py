@@ -76,6 +76,26 @@ def test_a_meter_counts_the_steps_that_its_speed_is_over() -> None:
     assert meter.overall_rate() == pytest.approx(7 * 8 / counted["measured_seconds"])
 
 
+def test_work_that_is_queued_on_the_device_counts_as_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what an evaluation has queued counts as evaluation."""
+    now, queued = [100.0], [0.0]
+
+    def drain() -> None:
+        now[0] += queued[0]
+        queued[0] = 0.0
+
+    monkeypatch.setattr("paceline.engine.meter.perf_counter", lambda: now[0])
+    meter = Meter(drain)
+    meter.count(80)
+    queued[0] = 4.0
+    with meter.excluded("evaluation"):
+        now[0] += 1.0
+        queued[0] = 2.0
+    assert meter.read(0.0)["samples_per_second"] == 20.0
+    meter.end_loop(100.0)
+    assert meter.split() == {"training": 4.0, "evaluation": 3.0, "closing": 0.0}
+
+
 def test_the_names_of_the_metrics_are_those_that_are_declared() -> None:
     assert HOST_METRICS == metrics.HOST_METRICS
     assert GPU_METRICS == metrics.GPU_METRICS

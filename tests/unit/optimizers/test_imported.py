@@ -49,6 +49,23 @@ def test_the_decay_is_in_the_groups_if_it_is_set() -> None:
     assert groups(param_groups=[{"match": "^1", "weight_decay": 0.1}]) == [(2, None), (2, 0.1)]
 
 
+def decaying_by_layer(param_groups: list[dict[str, Any]], lr: float) -> Optimizer:
+    """Sets a rate for each layer, as timm's layer decay does; that of the first is 0."""
+    (group,) = param_groups
+    first, last = group["params"][:2], group["params"][2:]
+    return torch.optim.SGD([{"params": first, "lr": 0.0}, {"params": last, "lr": lr / 2}], lr=lr)
+
+
+def test_a_rate_that_the_builder_gives_a_group_keeps_its_ratio_to_the_schedule() -> None:
+    config = toy_config(optimizer={"path": decaying_by_layer, "lr": 0.1}, lr_scheduler={"name": "linear"})
+    trainer, *_ = fit(config)
+    assert [group["lr"] for group in trainer.state.optimizer.param_groups] == pytest.approx([0.0, 0.1 / 2 / 12])
+    model = trainer.state.task.model
+    start = fit(config.with_overrides({"trainer.max_steps": 1, "trainer.epochs": None, "optimizer.lr": 1e-30}))[0]
+    for key, parameter in model.named_parameters():
+        assert torch.equal(parameter, start.state.task.model.get_parameter(key)) == key.startswith("0"), key
+
+
 class NeedsClosure(torch.optim.SGD):
     def step(self, closure: Callable[[], float]) -> float:  # type: ignore[override]
         return closure()
