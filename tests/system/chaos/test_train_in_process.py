@@ -10,7 +10,7 @@ from support.chaos.fixtures import Disturb, undisturbed
 from support.chaos.oracle import Oracle
 
 VICTIMS = ("driver", "uploader", "server")
-SEEDS = [9, 10, 11, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 125))]
+SEEDS = [7, 9, 10, 11, 15, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 125))]
 
 
 @pytest.fixture(scope="module")

@@ -25,11 +25,11 @@ trainer: {epochs: 5, log_every_n_steps: 1}
 """
 STEPS = 20
 PLACES = [
-    "cluster.run_coordinator:RunCoordinator.finish",
+    pytest.param("cluster.run_coordinator:RunCoordinator.finish", marks=pytest.mark.slow),
     "cluster.run_coordinator:RunCoordinator.close",
     pytest.param("cluster.unfinished_runs:ClaimedRun.settle", marks=pytest.mark.slow),
     pytest.param("cluster.run_result:RunResult.to_json", marks=pytest.mark.slow),
-    "cluster.train_launch:TrainLaunch.conclude",
+    pytest.param("cluster.train_launch:TrainLaunch.conclude", marks=pytest.mark.slow),
 ]
 """Functions that are called between the end of training and the end of the command, in their order."""
 IN_PROCESS = ("scaling.num_workers=0", "scaling.use_gpu=false")

@@ -160,9 +160,10 @@ def addresses(processes: list[psutil.Process]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "workers"),
-    [("controller", 0), *(pytest.param(each, 2, marks=pytest.mark.slow) for each in ("raylet", "gcs"))],
+    [("controller", 0), ("raylet", 2), ("gcs", 2)],
 )
 def test_a_killed_process_of_ray_ends_the_command_in_words_and_the_same_command_resumes(
     start: Start, rays_files: Path, tmp_path: Path, part: str, workers: int

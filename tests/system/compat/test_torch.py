@@ -19,7 +19,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer
 from torch.utils.data import DataLoader
@@ -591,6 +590,8 @@ def sharding_caches_are_emptied() -> None:
 
 def micro_batches_are_taken() -> None:
     """On two ranks, see the tests of the pipeline."""
+    from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+
     for kind in (ScheduleGPipe, Schedule1F1B):
         inspect.signature(kind._step_microbatches).bind(object(), [()], [{}], [None], None, False)
         taken = inspect.signature(kind.step).parameters

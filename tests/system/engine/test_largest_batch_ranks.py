@@ -135,7 +135,7 @@ def search_with_little_room_on_rank_1(ranks: DistContext, patient: bool) -> int:
     return sizes.micro_batch_size
 
 
-@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("patient", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_real_limit_on_the_memory_of_one_rank(patient: bool) -> None:
     first, second = run_ranks(search_with_little_room_on_rank_1, 2, patient)
     assert first == second

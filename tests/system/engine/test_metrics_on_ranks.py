@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn import metrics as reference
 
 from paceline.engine.dist_context import DistContext
 from paceline.tasks._task import Task
@@ -23,6 +22,8 @@ class Plain:
         self.pairs += zip(predictions.tolist(), targets.tolist(), strict=True)
 
     def compute(self) -> float:
+        from sklearn import metrics as reference
+
         predicted, true = zip(*self.pairs, strict=True)
         return float(reference.matthews_corrcoef(true, predicted))
 
@@ -74,6 +75,8 @@ def measured(ranks: DistContext) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def test_metrics_are_those_of_the_whole_set() -> None:
+    from sklearn import metrics as reference
+
     ids = torch.arange(13)
     predicted, true = ids * 7 % 5, ids % 5
     f1 = reference.f1_score(true, predicted, average="macro")

@@ -70,6 +70,7 @@ def test_other_batch_sizes_and_sequence_lengths(build: Any, lengths: list[int], 
     assert type(model(**inputs)) is not dict
 
 
+@pytest.mark.slow
 def test_the_program_needs_no_transformers(tmp_path: Path) -> None:
     saved(bert, [12] * 5, tmp_path / "model.pt2")
     code = f"""

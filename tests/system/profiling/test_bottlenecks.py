@@ -93,9 +93,8 @@ def test_the_right_one_is_named_nine_times_of_ten(kind: str) -> None:
     assert named[0].count(kind) >= 0.9 * RUNS
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "logging" else pytest.mark.slow) for name in TO_MEND]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TO_MEND)
 def test_a_fix_gives_back_what_was_lost(name: str) -> None:
     """Of three looks and three measurements: beside other tests, one may meet a moment in which the cores are taken."""
     plant, field = TO_MEND[name]

@@ -78,6 +78,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
+@pytest.mark.slow
 def test_its_memory_does_not_grow_with_the_points(large: FoundRun, tmp_path: Path) -> None:
     small = made_sweep(tmp_path, some_trials())
     command = [sys.executable, "-c", MEASURE, str(large.folder), str(small.folder)]

@@ -94,6 +94,7 @@ def test_training_continues_while_the_store_is_away(
     assert complaints(remote, training.result(), undisturbed) in ([], ["the checkpoints [16, 40] are there"])
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away_at_the_end_is_reported(
     training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
 ) -> None:
@@ -156,6 +157,7 @@ def test_another_config_is_refused_or_forked(training: Training, remote: RemoteF
     assert training.resumed == [16]
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_weights_of_another_in_the_store(training: Training, remote: RemoteFolder) -> None:
     base = training.run("trainer.epochs=4")
     training.forget()
@@ -171,6 +173,7 @@ def test_a_run_starts_from_the_weights_of_another_in_the_store(training: Trainin
     assert training.error["keys"] == ["model.weights"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_extended_elsewhere(
     training: Training, remote: RemoteFolder, relay: Relay, undisturbed: Result
 ) -> None:

@@ -61,7 +61,8 @@ def test_the_end_of_a_long_run_takes_no_memory(tmp_path: Path) -> None:
     assert after - before < 10 * MEGABYTE  # its points together would take 35
 
 
-@pytest.mark.parametrize("ships", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ships", [False, True])
 def test_many_runs_take_the_memory_of_a_few(tmp_path: Path, request: pytest.FixtureRequest, ships: bool) -> None:
     code = f"ends = [run(number, 1000, {ships})[1] for number in range(120)]; print(json.dumps([ends[40], ends[-1]]))"
     few, all_of_them = measured(tmp_path, code, request.getfixturevalue("server_uri") if ships else DEAD)

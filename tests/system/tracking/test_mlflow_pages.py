@@ -100,6 +100,7 @@ def test_a_trials_page_has_its_curves(page: Page, recorded: "Recorded", served: 
         require_lines(card(page, metric), 1)
 
 
+@pytest.mark.slow
 def test_markup_in_a_runs_words_is_text_on_mlflows_pages(page: Page, recorded: "Recorded", served: Served) -> None:
     page.goto(served.links["run"])
     require_text(page, hostile("name"))
