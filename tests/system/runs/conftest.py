@@ -1,4 +1,4 @@
-"""What tests of finished runs share: a storage, a database, and short time-outs."""
+"""What tests of finished runs share: a storage and a database."""
 
 import shutil
 import subprocess
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runs import sync as syncing
 from paceline.tracking import run_recorder
 from support.runs.trained_runs import CNN, trained
 from support.tracking.fixtures import _environment
@@ -21,11 +20,6 @@ def _records_are_sent_from_this_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_recorder, "can_upload_in_own_process", lambda folder: False)
         yield
-
-
-@pytest.fixture(autouse=True)
-def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(syncing, "PATIENCE_SECONDS", 3.0)
 
 
 @pytest.fixture

@@ -276,7 +276,8 @@ def test_the_command_answers_1_when_something_is_left(
     assert (told["sent"], told["left"], told["in_progress"]) == (0, 1, 0)
 
 
-def test_trials_wait_for_their_sweep(storage: Path, database: Path) -> None:
+def test_trials_wait_for_their_sweep(storage: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncing, "PATIENCE_SECONDS", 1.0)
     folder = killed_sweep(storage, uri_of(database))
     client = mlflow_connection.connect(uri_of(database))
     client.delete_experiment(client.create_experiment("mnist"))
