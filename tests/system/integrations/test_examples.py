@@ -67,14 +67,22 @@ def lightning_classes(model: Any, batch: Any) -> tuple[torch.Tensor, float]:
     return classes(model.net, batch)
 
 
-CASES: list[tuple[str, Loss, set[str]]] = [
-    ("timm_backbone", classes, {"val/accuracy"}),
-    ("bert_f1", sentences, {"val/f1"}),
-    ("lightning_module", lightning_classes, {"val/acc"}),
-    ("gpt2_text", texts, {"val/loss"}),
-    ("segmentation", pixels, {"val/iou"}),
-    ("tabular", numbers, {"val/r2"}),
-]
+LOSSES: dict[str, Loss] = {
+    "bert_f1": sentences,
+    "lightning_module": lightning_classes,
+    "gpt2_text": texts,
+    "segmentation": pixels,
+    "tabular": numbers,
+}
+"""Those of timm_backbone and gan have loops of their own."""
+METRICS = {
+    "timm_backbone": "val/accuracy",
+    "bert_f1": "val/f1",
+    "lightning_module": "val/acc",
+    "gpt2_text": "val/loss",
+    "segmentation": "val/iou",
+    "tabular": "val/r2",
+}
 
 
 def bare_losses(folder: Path, config: Any, loss_of: Loss) -> list[float]:
@@ -108,20 +116,18 @@ def bare_losses(folder: Path, config: Any, loss_of: Loss) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(("example", "loss_of", "metrics"), CASES, indirect=["example"])
-def test_the_first_losses_are_those_of_a_bare_loop(example: Path, loss_of: Loss, metrics: set[str]) -> None:
+@pytest.mark.parametrize(("example", "loss_of"), LOSSES.items(), indirect=["example"], ids=LOSSES)
+def test_the_first_losses_are_those_of_a_bare_loop(example: Path, loss_of: Loss) -> None:
     overrides = {**ALONE, "callbacks": [], "checkpoint": {}}
-    if example.name == "timm_backbone":
-        overrides["task"] = {"name": "classification"}
     config = load_config(example / "experiment.yaml", overrides)
     reporter = fit(config)[2]
     assert reporter.values("train/loss") == pytest.approx(bare_losses(example, config, loss_of), abs=1e-6)
 
 
-@pytest.mark.parametrize(("example", "loss_of", "metrics"), CASES, indirect=["example"])
-def test_an_example_trains_as_it_stands(example: Path, loss_of: Loss, metrics: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("example", "metric"), METRICS.items(), indirect=["example"], ids=METRICS)
+def test_an_example_trains_as_it_stands(example: Path, metric: str, tmp_path: Path) -> None:
     outcome = fit(load_config(example / "experiment.yaml"), checkpoints=tmp_path)[1]
-    assert metrics <= outcome.metrics.keys()
+    assert metric in outcome.metrics
     assert all(torch.isfinite(torch.tensor(value)) for value in outcome.metrics.values())
     assert outcome.metrics["train/loss"] < 10
 
@@ -233,7 +239,7 @@ def test_a_gan_trains_as_it_stands(example: Path, tmp_path: Path) -> None:
     assert all(torch.isfinite(torch.tensor(reporter.values("train/loss"))))
 
 
-@pytest.mark.parametrize("name", [*(name for name, _, _ in CASES), "gan"])
+@pytest.mark.parametrize("name", [*METRICS, "gan"])
 def test_an_example_is_short(name: str) -> None:
     assert sum(_lines_of_code(file.read_text()) for file in (EXAMPLES / name).glob("*.py")) <= 25
     assert len((EXAMPLES / name / "experiment.yaml").read_text().splitlines()) <= 18
