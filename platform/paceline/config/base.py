@@ -1,7 +1,7 @@
 """The base of every section of the config."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, NamedTuple, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -41,6 +41,15 @@ class Section(BaseModel):
             yield name, redact_tree(value, name or "")
 
 
+class Contradiction(NamedTuple):
+    """Fields of one component that are each valid, but not together."""
+
+    reason: str
+    hint: str
+    fields: tuple[str, ...]
+    """The first is the one to change."""
+
+
 class Component(Section):
     """A section that is chosen by `name` (shipped with Paceline) or by `path` (user code).
 
@@ -52,7 +61,7 @@ class Component(Section):
     no_effect: ClassVar[Mapping[str, str]] = {}
     """Fields of other sections that have no effect with this component, by dotted key, and why."""
     metric_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that name a metric of the evaluation, after which the component acts."""
+    """Fields of a callback that name a metric of the evaluation, without which it has no effect."""
 
     @classmethod
     def of(cls, chosen: "Component") -> Self:
@@ -71,11 +80,8 @@ class Component(Section):
             return ()
         return tuple(str(value) for value in get_args(field.annotation))
 
-    def contradictions(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Yield a reason, a hint and the fields of each contradiction between fields of this component.
-
-        The first field is the one to change.
-        """
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield the contradictions between fields of this component."""
         yield from ()
 
     def describe(self) -> str:

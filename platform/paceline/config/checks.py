@@ -76,18 +76,26 @@ def _warmup(config: ExperimentSchema) -> Iterator[Disagreement]:
 
 
 def _within_components(config: ExperimentSchema) -> Iterator[Disagreement]:
+    for key, component in _components(config):
+        for reason, hint, fields in component.contradictions():
+            yield _contradiction(reason, hint, *(f"{key}.{field}" for field in fields))
+
+
+def _components(config: ExperimentSchema) -> Iterator[tuple[str, Component]]:
+    """Yield every component with its dotted key, such as `model` and `callbacks.0`."""
     for key in type(config).model_fields:
         section = getattr(config, key)
         if isinstance(section, Component):
-            for reason, hint, fields in section.contradictions():
-                yield _contradiction(reason, hint, *(f"{key}.{field}" for field in fields))
+            yield key, section
+        elif isinstance(section, list):
+            yield from ((f"{key}.{index}", part) for index, part in enumerate(section) if isinstance(part, Component))
 
 
 def _adascale(config: ExperimentSchema) -> Iterator[Disagreement]:
     if config.optimizer.lr_scaling != "adascale":
         return
     key = "optimizer.lr_scaling"
-    if config.optimizer.update != "sgd":
+    if config.optimizer.update_family != "sgd":
         reason = f"adascale's gain is derived for sgd alone, not for {config.optimizer.describe()}"
         yield _contradiction(reason, "write lr_scaling: sqrt or linear, or name: sgd", key, "optimizer.name")
     if config.trainer.noise_scale:

@@ -32,7 +32,8 @@ def check_monitors(config: ExperimentSchema) -> Iterator[Disagreement]:
 def _monitors(config: ExperimentSchema) -> Iterator[tuple[str, str]]:
     for index, callback in enumerate(config.callbacks):
         for field in callback.metric_fields:
-            yield f"callbacks.{index}.{field}", getattr(callback, field)
+            if (monitor := getattr(callback, field)) is not None:
+                yield f"callbacks.{index}.{field}", monitor
     if config.checkpoint.monitor is not None:
         yield "checkpoint.monitor", config.checkpoint.monitor
 

@@ -50,9 +50,9 @@ class OptimizerSection(Component):
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = None
     """Recommended scaling of the learning rate with the batch size (Goyal et al. 2017, arXiv:1706.02677; Malladi et al.
     2022, arXiv:2205.10287). None: not known."""
-    update: ClassVar[Literal["sgd", "adam"] | None] = None
-    """Family of the update rule for which laws of the batch size are derived. `sgd`: a step is a multiple of the
-    gradients' mean. `adam`: of their mean over the root of their second moment."""
+    update_family: ClassVar[Literal["sgd", "adam"] | None] = None
+    """Family for which laws of the batch size are derived. `sgd`: the update is linear in the gradients. `adam`: the
+    gradient is divided by the root of its second moment. None: no law is known."""
     highest_lr: ClassVar[float] = math.inf
     """Learning rate, before it is scaled and without clipping, above which hardly any training survives: ten times
     the highest that is in wide use."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from paceline.config.base import Contradiction
 from paceline.config.limits import Width
 from paceline.models.base import ModelConfig
 
@@ -39,7 +40,7 @@ class GPTConfig(ModelConfig):
     tie_embeddings: bool = True
     """Use the token embedding's weights for the output layer too (Press and Wolf 2017, arXiv:1608.05859)."""
 
-    def contradictions(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    def contradictions(self) -> Iterator[Contradiction]:
         """A width that the heads cannot share evenly."""
         dim, heads = self.embedding_dim, self.num_heads
         if dim % heads == 0:
@@ -49,7 +50,7 @@ class GPTConfig(ModelConfig):
         fields = ("embedding_dim", "num_heads")
         # the other one may be the default, which is not in the user's config
         first = fields if "embedding_dim" in self.model_fields_set else fields[::-1]
-        yield f"embedding_dim {dim} is not a multiple of num_heads {heads}", hint, first
+        yield Contradiction(f"embedding_dim {dim} is not a multiple of num_heads {heads}", hint, first)
 
     def build(self) -> "nn.Module":
         """The network: int64 tokens [n, context] to logits [n, context, vocab_size], where context may be shorter."""

@@ -16,7 +16,7 @@ class AdamWConfig(FusableConfig):
     """`torch.optim.AdamW` (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
 
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
-    update: ClassVar[Literal["sgd", "adam"] | None] = "adam"
+    update_family: ClassVar[Literal["sgd", "adam"] | None] = "adam"
     highest_lr: ClassVar[float] = 0.1
 
     fuses_slices: ClassVar[bool] = True

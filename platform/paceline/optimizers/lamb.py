@@ -16,7 +16,7 @@ class LayerwiseAdamConfig(OptimizerConfig):
     """The fields of LAMB and NVLAMB."""
 
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
-    update: ClassVar[Literal["sgd", "adam"] | None] = "adam"
+    update_family: ClassVar[Literal["sgd", "adam"] | None] = "adam"
     scales_layers: ClassVar[bool] = True
 
     prenormalize: ClassVar[bool]

@@ -21,7 +21,7 @@ class ScheduleFreeAdamWConfig(OptimizerConfig):
     """
 
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "sqrt"
-    update: ClassVar[Literal["sgd", "adam"] | None] = "adam"
+    update_family: ClassVar[Literal["sgd", "adam"] | None] = "adam"
 
     name: Literal["schedule_free_adamw"]
     """Selects this optimizer."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from paceline.config.base import Contradiction
 from paceline.optimizers.base import FusableConfig
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ class SGDConfig(FusableConfig):
     """`torch.optim.SGD`; `weight_decay` is added to the gradient."""
 
     lr_scaling_rule: ClassVar[Literal["linear", "sqrt"] | None] = "linear"
-    update: ClassVar[Literal["sgd", "adam"] | None] = "sgd"
+    update_family: ClassVar[Literal["sgd", "adam"] | None] = "sgd"
     highest_lr: ClassVar[float] = 10.0
 
     name: Literal["sgd"]
@@ -26,11 +27,11 @@ class SGDConfig(FusableConfig):
     nesterov: bool = False
     """Look ahead along the momentum; needs `momentum` > 0."""
 
-    def contradictions(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    def contradictions(self) -> Iterator[Contradiction]:
         """Nesterov's look ahead without momentum."""
         if self.nesterov and not self.momentum:
             hint = "write momentum: 0.9, or nesterov: false"
-            yield "needs momentum, which is 0", hint, ("nesterov", "momentum")
+            yield Contradiction("needs momentum, which is 0", hint, ("nesterov", "momentum"))
 
     def build(
         self, parameters: "Mapping[str, nn.Parameter]", lr: float, fused: bool, model: "nn.Module | None" = None

@@ -27,7 +27,7 @@ def learning_rate_too_high(subject: Subject) -> Iterator[Fault]:
 def linear_rule_with_adam(subject: Subject) -> Iterator[Fault]:
     """The rule of SGD for an optimizer whose steps do not shrink with the gradient's noise."""
     optimizer = subject.config.optimizer
-    if optimizer.update == "adam" and optimizer.lr_scaling == "linear" and subject.growth >= FEW:
+    if optimizer.update_family == "adam" and optimizer.lr_scaling == "linear" and subject.growth >= FEW:
         reason = f"for {optimizer.describe()} the learning rate follows the root of the batch (arXiv:2205.10287)"
         yield Fault("optimizer.lr_scaling", reason, "write lr_scaling: sqrt")
 
@@ -35,8 +35,11 @@ def linear_rule_with_adam(subject: Subject) -> Iterator[Fault]:
 def sqrt_rule_with_sgd(subject: Subject) -> Iterator[Fault]:
     """The rule of Adam for SGD."""
     optimizer = subject.config.optimizer
-    if optimizer.update == "sgd" and optimizer.lr_scaling == "sqrt" and subject.growth >= FEW:
-        reason = "for sgd the learning rate follows the batch itself; the root loses accuracy (arXiv:1706.02677)"
+    if optimizer.update_family == "sgd" and optimizer.lr_scaling == "sqrt" and subject.growth >= FEW:
+        reason = (
+            f"for {optimizer.describe()} the learning rate follows the batch itself; the root loses accuracy "
+            "(arXiv:1706.02677)"
+        )
         yield Fault("optimizer.lr_scaling", reason, "write lr_scaling: linear, with a warmup")
 
 
