@@ -10,13 +10,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from paceline.cluster.private_ray import PREFIX, private_ray_folder, remove_dead_folders
 from support.cluster.job_cluster import wait_until
+from support.cluster.listening import require_private
 from support.cluster.user_folder import end_pauses, enter_user_folder
 from support.modes import PRIVATE, modes_in
 
@@ -144,22 +144,6 @@ def statuses(home: Path) -> list[str]:
     return [json.loads(file.read_text())["status"] for file in home.glob("runs/private/*/run.json")]
 
 
-def addresses(processes: list[psutil.Process]) -> dict[str, str]:
-    """Where processes listen: address and port to the process's name."""
-    found: dict[str, str] = {}
-    for process in processes:
-        try:
-            sockets: list[Any] = process.net_connections("inet")
-        except psutil.NoSuchProcess:
-            continue
-        found |= {
-            f"{each.laddr.ip} {each.laddr.port}": process.name()
-            for each in sockets
-            if each.status == psutil.CONN_LISTEN or (each.type == socket.SOCK_DGRAM and not each.raddr)
-        }
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "workers"),
@@ -172,14 +156,7 @@ def test_a_killed_process_of_ray_ends_the_command_in_words_and_the_same_command_
     command.until(lambda: manifests(tmp_path))
     (folder,) = rays_files.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    listening = addresses(command.processes())
-    names = set(listening.values())
-    assert {"gcs_server", "raylet"} < names
-    assert any(name.startswith("ray::RayTrainWorker") for name in names)
-    reachable = {
-        place: name for place, name in listening.items() if not place.startswith(("127.", "::ffff:127.", "::1 "))
-    }
-    assert reachable == {}
+    require_private(command.processes())
 
     command.kill(part)
     assert command.ended(60) == 1

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from paceline import RunFailed, load_config, train
@@ -19,6 +20,7 @@ from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.state import weights_sha256
+from support.cluster.listening import require_private
 from support.ranks import run_ranks
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
@@ -66,10 +68,14 @@ def steps_of(home: Path, run: Any, key: str) -> list[int]:
 
 
 class Watch(SilentListener):
-    """Keeps the steps that were resumed from; interrupts this process once, at a step after the first of them."""
+    """Keeps the steps that were resumed from, and checks once that no other machine reaches Ray or the workers.
+
+    Interrupts this process once, at a step after the first of those.
+    """
 
     def __init__(self, stop_at: int | None = None) -> None:
         self.resumed: list[int] = []
+        self.checked = False
         self._stop_at = stop_at
 
     def event(self, kind: str, details: Any) -> None:
@@ -77,6 +83,9 @@ class Watch(SilentListener):
             self.resumed.append(details["step"])
 
     def progress(self, progress: RunProgress) -> None:
+        if not self.checked and progress.step:
+            require_private(psutil.Process().children(recursive=True))
+            self.checked = True
         if self._stop_at is not None and self.resumed and progress.step >= self._stop_at:
             self._stop_at = None
             threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
@@ -131,6 +140,7 @@ def test_neither_an_exception_nor_ctrl_c_nor_a_killed_worker_changes_a_bit(
     capsys.readouterr()
     result = train(run, listener=watch)
     assert (home / "done-kill").exists()
+    assert watch.checked
     # Ray Train's own `print` would show each twice: once as it is printed, once as a log record
     assert capsys.readouterr().err.count("built on rank 0") == len(watch.resumed) == 2
     assert groups() - groups_before == 3 + is_interrupted, "only the one that has lost a worker is started again"

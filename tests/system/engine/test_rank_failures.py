@@ -35,7 +35,7 @@ WORDS = (
 """Texts of errors that users raise themselves, down to a copy of gloo's."""
 
 
-class Told(NamedTuple):
+class RankEnd(NamedTuple):
     """The end of a rank."""
 
     rank: int
@@ -46,12 +46,12 @@ class Told(NamedTuple):
     """The failing process saw all others end before it ended itself, as it must under Ray."""
 
 
-def ending(ranks: DistContext, body: Callable[[], Any], folder: Path) -> Told | None:
+def ending(ranks: DistContext, body: Callable[[], Any], folder: Path) -> RankEnd | None:
     failure.POLL_SECONDS = 0.1
     try:
         failing_together(ranks, body)
     except RankFailed as error:
-        told = Told(error.failure.rank, error.failure.reason, "Traceback" in error.failure.traceback_text)
+        told = RankEnd(error.failure.rank, error.failure.reason, "Traceback" in error.failure.traceback_text)
         if ranks.rank != told.rank:
             (folder / str(ranks.rank)).touch()
             return told
@@ -71,7 +71,7 @@ class Breaking(Points):
         return super().__getitem__(index)
 
 
-def train_on_broken_data(ranks: DistContext, folder: Path) -> Told | None:
+def train_on_broken_data(ranks: DistContext, folder: Path) -> RankEnd | None:
     config = toy_config(
         data__path=lambda: (Breaking(96), Points(4)),
         data__global_batch_size=18,
@@ -88,7 +88,7 @@ def test_all_ranks_end_with_the_reason_of_the_one_that_failed(world_size: int, t
 
 def raise_while_others_wait(
     ranks: DistContext, folder: Path, failing: int, error: Any, read_seconds: float
-) -> Told | None:
+) -> RankEnd | None:
     read = failure._Board.read
 
     def slowly(board: Any) -> Any:
@@ -121,7 +121,7 @@ def test_a_rank_in_a_collective_operation_is_freed(
     failing: int, error: BaseException, reason: str, read_seconds: float, tmp_path: Path
 ) -> None:
     told = run_ranks(raise_while_others_wait, 2, tmp_path, failing, error, read_seconds)
-    assert told == [Told(failing, reason, True)] * 2
+    assert told == [RankEnd(failing, reason, True)] * 2
 
 
 def raise_at_the_same_time(ranks: DistContext, folder: Path) -> str:

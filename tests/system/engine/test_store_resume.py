@@ -9,10 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.distributed as dist
 
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
+from paceline.engine.outcome import CheckpointLost
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import EnvironmentFault
 from support.ranks import end_ranks, run_ranks
@@ -22,8 +24,10 @@ from support.toys import points, toy_config
 class FolderStore:
     """A store that is a folder, and slow. Each rank works in a folder of its own, as on several machines."""
 
-    def __init__(self, there: Path, here: Path, fetch_seconds: float = 0.0, put_seconds: float = 0.0) -> None:
-        self.there, self.here = there, here
+    def __init__(
+        self, there: Path, here: Path, fetch_seconds: float = 0.0, put_seconds: float = 0.0, is_away: bool = False
+    ) -> None:
+        self.there, self.here, self.is_away = there, here, is_away
         self.fetch_seconds, self.put_seconds = fetch_seconds, put_seconds
         self.fetched: list[int] = []
 
@@ -33,6 +37,8 @@ class FolderStore:
     def put(self, checkpoint: Path, is_recorded: Callable[[], bool], is_last: bool = False) -> None:
         if not is_recorded():
             raise EnvironmentFault("not recorded", "mlflow-offline")
+        if self.is_away:
+            raise EnvironmentFault("the store is away", "store-unreachable")
         time.sleep(self.put_seconds)
         shutil.copytree(checkpoint, self.there / checkpoint.name)
 
@@ -50,49 +56,72 @@ class FolderStore:
         return self.here / f"step-{step}"
 
 
+LIMIT_SECONDS = 2.0
+"""Time that a collective operation may take, where the store is slow."""
+SLOW_SECONDS = 2 * LIMIT_SECONDS
+
+
 def part(
-    ranks: DistContext, folder: Path, stop_at: int | None, save_every: int = 100, **seconds: float
+    ranks: DistContext, folder: Path, stop_at: int | None = None, limit_seconds: float = 120.0, **store: Any
 ) -> dict[str, Any]:
-    """Train until asked to stop, or to the end, with a collective time-out of one second."""
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), dist.group.WORLD)
+    """Train until asked to stop, or to the end, with a checkpoint after 20 of 28 steps."""
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=limit_seconds), dist.group.WORLD)
     config = toy_config(
         data__path=lambda: points(103, 31, noisy=True),
         scaling__num_workers=ranks.world_size,
-        parallel__timeout_seconds=1,
+        parallel__timeout_seconds=limit_seconds,
         trainer__epochs=4,
-        checkpoint__every_n_steps=save_every,
+        checkpoint__every_n_steps=20,
     )
     there = folder / "there"
     there.mkdir(exist_ok=True)
     here = folder / f"machine-{ranks.rank}-{stop_at}"
-    store = FolderStore(there, here, **seconds)
+    remote = FolderStore(there, here, **store)
     reporter = MemoryReporter(stop_at_step=stop_at)
-    trainer = build_trainer(config, ranks, reporter, here, store=store)
+    trainer = build_trainer(config, ranks, reporter, here, store=remote)
     start = trainer.state.position.step
     outcome = trainer.fit()
     told = [details["path"] for kind, details in reporter.events if kind in ("checkpoint", "resumed")]
-    return {"from": start, "to": outcome.step, "sha": outcome.weights_sha256, "fetched": store.fetched, "told": told}
+    return {"from": start, "to": outcome.step, "sha": outcome.weights_sha256, "fetched": remote.fetched, "told": told}
 
 
-def test_all_ranks_fetch_the_checkpoint_of_rank_0(tmp_path: Path) -> None:
-    whole = run_ranks(part, 2, _made(tmp_path / "whole"), None)
-    stopped = run_ranks(part, 2, _made(tmp_path / "parts"), 2)[0]["to"]
-    assert stopped < whole[0]["to"]
-    # longer than a collective operation may take
-    resumed = run_ranks(part, 2, tmp_path / "parts", None, fetch_seconds=2.0)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The run that nothing happens to."""
+    return run_ranks(part, 2, tmp_path_factory.mktemp("whole"))[0]
+
+
+def test_all_ranks_fetch_the_checkpoint_of_rank_0(tmp_path: Path, whole: dict[str, Any]) -> None:
+    stopped = run_ranks(part, 2, tmp_path, 2)[0]["to"]
+    assert stopped < whole["to"]
+    resumed = run_ranks(part, 2, tmp_path, limit_seconds=LIMIT_SECONDS, fetch_seconds=SLOW_SECONDS)
     assert [each["from"] for each in resumed] == [stopped, stopped]
     assert [each["fetched"] for each in resumed] == [[stopped, stopped], [stopped]]
     assert resumed[0]["told"][0] == f"there/step-{stopped}"
-    assert {each["sha"] for each in resumed} == {whole[0]["sha"]}
+    assert {each["sha"] for each in resumed} == {whole["sha"]}
 
 
-def test_the_others_wait_while_rank_0_stores_a_checkpoint(tmp_path: Path) -> None:
-    whole = run_ranks(part, 2, _made(tmp_path / "whole"), None)
-    # a save waits for the one before it, and the end for the last one: both longer than a collective operation may take
-    slow = run_ranks(part, 2, _made(tmp_path / "slow"), None, save_every=20, put_seconds=2.0)
-    assert [each["to"] for each in slow] == [whole[0]["to"]] * 2
-    assert {each["sha"] for each in slow} == {whole[0]["sha"]}
-    assert (tmp_path / "slow" / "there" / f"step-{whole[0]['to']}").is_dir()
+def test_the_others_wait_while_rank_0_stores_a_checkpoint(tmp_path: Path, whole: dict[str, Any]) -> None:
+    # a save waits for the one before it, and the end for the last one
+    slow = run_ranks(part, 2, tmp_path, limit_seconds=LIMIT_SECONDS, put_seconds=SLOW_SECONDS)
+    assert [each["to"] for each in slow] == [whole["to"]] * 2
+    assert {each["sha"] for each in slow} == {whole["sha"]}
+    assert (tmp_path / "there" / f"step-{whole['to']}").is_dir()
+
+
+def test_a_store_that_stays_away_fails_the_run_and_its_state_is_on_this_machine(tmp_path: Path) -> None:
+    first, _ = end_ranks(lost, 2, tmp_path)
+    assert first.value == ("checkpoint-lost", 28)
+    assert (tmp_path / "machine-0-None" / "step-28" / "MANIFEST.json").is_file()
+    assert not list((tmp_path / "there").iterdir())
+
+
+def lost(ranks: DistContext, folder: Path) -> tuple[str, int] | None:
+    try:
+        part(ranks, folder, is_away=True)
+    except CheckpointLost as error:
+        return error.code, error.fields["step"]
+    return None
 
 
 def each(ranks: DistContext) -> str:
@@ -108,8 +137,3 @@ def test_a_rank_that_fails_raises_once_all_are_done() -> None:
     first, second = end_ranks(each, 2)
     assert first.value == "done"
     assert "no room" in str(second.error)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
