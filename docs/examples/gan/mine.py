@@ -7,12 +7,12 @@ from torch.utils.data import TensorDataset
 from paceline import Task, TaskOutput
 
 
-def net():
+def net() -> ModuleDict:
     sizes = {"maker": 2, "judge": 1}
     return ModuleDict({name: Sequential(Linear(2, 32), ReLU(), Linear(32, size)) for name, size in sizes.items()})
 
 
-def data():
+def data() -> tuple:
     angles = torch.rand(1000, generator=torch.Generator().manual_seed(0)) * 2 * torch.pi
     return TensorDataset(torch.stack([angles.cos(), angles.sin()], dim=1)), []
 

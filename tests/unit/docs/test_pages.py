@@ -89,14 +89,22 @@ def test_commands_are_found() -> None:
     assert sum(len(list(commands_in(block.text))) for block in BLOCKS if block.language == "sh") >= 10
 
 
-SHOWN = {"timm.md": "timm_backbone", "hugging_face.md": "bert_f1", "lightning.md": "lightning_module"}
+SHOWN = {
+    ("timm.md", "mine.py"): "timm_backbone/mine.py",
+    ("timm.md", "experiment.yaml"): "timm_backbone/experiment.yaml",
+    ("hugging_face.md", "mine.py"): "bert_f1/mine.py",
+    ("hugging_face.md", "experiment.yaml"): "bert_f1/experiment.yaml",
+    ("hugging_face.md", "mine_gpt2.py"): "gpt2_text/mine.py",
+    ("lightning.md", "mine.py"): "lightning_module/mine.py",
+    ("lightning.md", "experiment.yaml"): "lightning_module/experiment.yaml",
+}
+"""File of an example for each block of a page."""
 
 
-@pytest.mark.parametrize("page", SHOWN)
-def test_a_page_shows_the_files_of_its_example(page: str) -> None:
-    shown = {block.file: block.text for block in reversed(blocks_of(DOCS / "how_to" / page))}
-    for file in (DOCS / "examples" / SHOWN[page]).glob("*.*"):
-        assert shown[file.name] == file.read_text()
+@pytest.mark.parametrize(("page", "file"), SHOWN)
+def test_a_page_shows_the_files_of_its_example(page: str, file: str) -> None:
+    block = next(block for block in blocks_of(DOCS / "how_to" / page) if block.file == file)
+    assert block.text == (DOCS / "examples" / SHOWN[page, file]).read_text()
 
 
 def test_each_example_is_listed() -> None:
