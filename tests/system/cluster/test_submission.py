@@ -381,7 +381,10 @@ def test_a_signal_stops_the_job_and_waits_for_its_end(dashboard: Dashboard, firs
 
 @pytest.mark.parametrize(
     ("stop_status", "second"),
-    [pytest.param(None, signal.SIGINT, marks=pytest.mark.slow), (None, signal.SIGTERM), (500, signal.SIGINT)],
+    [
+        *(pytest.param(None, second, marks=pytest.mark.slow) for second in (signal.SIGINT, signal.SIGTERM)),
+        (500, signal.SIGINT),
+    ],
 )
 def test_a_second_signal_leaves_the_job(dashboard: Dashboard, stop_status: int | None, second: signal.Signals) -> None:
     dashboard.log, dashboard.outcome, dashboard.stop_status = "it goes on\n", None, stop_status

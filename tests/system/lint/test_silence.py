@@ -44,10 +44,8 @@ def test_torchvisions_models_are_silent(name: str, own: bool, monkeypatch: pytes
     assert lint(of_model(name)) == []
 
 
-@pytest.mark.parametrize(
-    ("dropout", "own"),
-    [(0.1, True), *(pytest.param(p, own, marks=SLOW) for p, own in ((0.1, False), (0.0, True), (0.0, False)))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("dropout", "own"), [(0.1, True), (0.1, False), (0.0, True), (0.0, False)])
 def test_gpt_is_silent(own: bool, dropout: float, monkeypatch: pytest.MonkeyPatch) -> None:
     if own:
         everything_is_own(monkeypatch)

@@ -13,6 +13,8 @@ from paceline.sweeps.sweep_log import SweepLog
 from paceline.tracking.run_record import RunRecord
 from support.reports.folders import BEGAN_MS, config, made_sweep, page_of, some_trials, trial
 
+pytestmark = pytest.mark.slow
+
 TRIALS = 200
 STEPS = 1000
 SIZE_BYTES = 5_000_000
@@ -78,7 +80,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 
 
-@pytest.mark.slow
 def test_its_memory_does_not_grow_with_the_points(large: FoundRun, tmp_path: Path) -> None:
     small = made_sweep(tmp_path, some_trials())
     command = [sys.executable, "-c", MEASURE, str(large.folder), str(small.folder)]

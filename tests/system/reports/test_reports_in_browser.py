@@ -38,8 +38,15 @@ def alone(page: Page) -> tuple[list[str], list[str]]:
     return asked, said
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("kind", ["run", "sweep", "tune-up"])
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [
+        *(("run", "light"), ("sweep", "dark"), ("tune-up", "light")),
+        pytest.param("run", "dark", marks=pytest.mark.slow),
+        pytest.param("sweep", "light", marks=pytest.mark.slow),
+        pytest.param("tune-up", "dark", marks=pytest.mark.slow),
+    ],
+)
 def test_a_report_opens_without_a_network_in_any_window(
     page: Page,
     alone: tuple[list[str], list[str]],
@@ -91,7 +98,7 @@ _CLIPPED = """svg => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_a_tune_ups_report_answers_at_a_glance_in_any_window(
     page: Page, alone: tuple[list[str], list[str]], tmp_path: Path, scheme: Literal["light", "dark"]
 ) -> None:

@@ -182,7 +182,7 @@ class StopAfter(SilentSweepListener):
 
 
 @pytest.mark.parametrize("extends", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_an_interrupted_sweep_is_resumed_with_fresh_processes_and_then_extended(home: Path, extends: bool) -> None:
+def test_an_interrupted_sweep_is_resumed_with_fresh_processes(home: Path, extends: bool) -> None:
     """With `isolation: process`, each trial has processes of its own; they compute the same."""
     space = {"optimizer.lr": [0.05, 0.1]}
     pausing = {"path": "own_code:OwnTask", "args": {"pause": 0.2}}

@@ -29,7 +29,7 @@ def test_importing_all_of_it_loads_nothing_heavy() -> None:
     # the first compiles, as it does for a user; where nothing keeps that, each process pays 0.1 s for it anew
     keeping = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     taken = []
-    for _ in range(4):
+    for _ in range(2):
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=keeping)
         seconds, of_numpy, heavy = json.loads(done.stdout)
         assert heavy == []
