@@ -7,8 +7,8 @@ The result of each job is in the folder's journal: a later launch continues wher
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from paceline.batch_scaling.result import ScaleResult
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.texts import summary_text
-from paceline.bench.bench import Bench, LazyBench, open_bench
+from paceline.bench.bench import Bench, open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
@@ -150,13 +150,12 @@ def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stag
         study = ScaleStudy(config, resumable, clock, listener, folder.checkpoints, launch.verifies)
         findings = study.run()
 
-    @contextmanager
-    def moved_to(config: ExperimentConfig) -> Iterator[None]:
-        with ExitStack() as stack:
-            resumable.move_to(
-                LazyBench(lambda: stack.enter_context(_bench_with_room(config, launch, folder, listener)))
-            )
-            yield
+    def warn(message: str) -> None:
+        text = f"closing the workers of a measurement failed: {message}"
+        listener.event("warning", {"code": "workers-not-closed", "message": text})
+
+    def moved_to(config: ExperimentConfig) -> AbstractContextManager[None]:
+        return resumable.moved(lambda: _bench_with_room(config, launch, folder, listener), warn)
 
     return study.measure_workers(findings, moved_to)
 

@@ -5,16 +5,16 @@ same jobs immediately, and resumes where the earlier launch ended.
 """
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from paceline.bench.bench import Bench
+from paceline.bench.bench import Bench, LazyBench
 from paceline.bench.job_log import Done, JobLog, digest_of, is_of
 from paceline.bench.jobs import Answer, Job, StudyKind
 from paceline.cluster.signals import raise_swallowed_interrupt
-from paceline.errors import EnvironmentFault, RunFailed
+from paceline.errors import EnvironmentFault, RunFailed, first_line
 from paceline.redaction import redact
 
 LOSSES = 2
@@ -60,9 +60,26 @@ class ResumableBench:
         self._known = list(log.done)
         self._first: Job | None = None
 
-    def move_to(self, bench: Bench) -> None:
-        """Run the jobs that follow on another bench."""
-        self._bench = bench
+    @contextmanager
+    def moved(
+        self, opened: Callable[[], AbstractContextManager[Bench]], warn: Callable[[str], object]
+    ) -> Iterator[None]:
+        """Run the jobs of the body on another bench, which is opened for the first whose answer is not known.
+
+        Args:
+            opened: opens it.
+            warn: takes the message of an error while it is closed. Its answers are kept.
+        """
+        before, stack = self._bench, ExitStack()
+        self._bench = LazyBench(lambda: stack.enter_context(opened()))
+        try:
+            yield
+        finally:
+            self._bench = before
+            try:
+                stack.close()
+            except Exception as error:
+                warn(redact(first_line(error)))
 
     def do(self, job: Job) -> Answer:
         """Run a job, unless an earlier launch has run it.

@@ -1,6 +1,7 @@
 """A bench that answers from its journal what an earlier launch has done, and jobs that end the study."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -178,16 +179,16 @@ def test_jobs_move_to_a_bench_that_is_opened_only_for_what_is_not_known(tmp_path
     first, second = Answering("first"), Answering("second")
     opened: list[Bench] = []
 
-    def open_second() -> Bench:
+    def open_second() -> AbstractContextManager[Bench]:
         opened.append(second)
-        return second
+        return nullcontext(second)
 
     def launch(jobs: int) -> list[Any]:
         log = JobLog(tmp_path, in_process=True)
         resumable = ResumableBench(first, log, SpentTime(0.0, lambda: 0.0), STUDY)
         answers = [resumable.do(Job("duels:duel", (), {"number": 0}))]
-        resumable.move_to(LazyBench(open_second))
-        answers += [resumable.do(Job("duels:duel", (), {"number": number})) for number in range(1, jobs)]
+        with resumable.moved(open_second, pytest.fail):
+            answers += [resumable.do(Job("duels:duel", (), {"number": number})) for number in range(1, jobs)]
         log.close()
         return [answer.values["by"] for answer in answers]
 
@@ -197,6 +198,22 @@ def test_jobs_move_to_a_bench_that_is_opened_only_for_what_is_not_known(tmp_path
     assert (first.jobs, second.jobs, len(opened)) == (1, 2, 1)
     assert launch(4) == ["first", "second", "second", "second"]
     assert (first.jobs, second.jobs, len(opened)) == (1, 3, 2)
+
+
+def test_a_bench_that_cannot_be_closed_loses_no_answer(tmp_path: Path) -> None:
+    @contextmanager
+    def open_second() -> Iterator[Bench]:
+        yield Answering("second")
+        raise OSError("Ray did not end")
+
+    warnings: list[str] = []
+    resumable = ResumableBench(Answering("first"), JobLog(tmp_path, True), SpentTime(0.0, lambda: 0.0), STUDY)
+    answers = []
+    with resumable.moved(open_second, warnings.append):
+        answers.append(resumable.do(Job("duels:duel", (), {"number": 0})))
+    answers.append(resumable.do(Job("duels:duel", (), {"number": 1})))
+    assert [answer.values["by"] for answer in answers] == ["second", "first"]
+    assert warnings == ["Ray did not end"]
 
 
 def test_a_bench_without_room_answers_so_and_is_tried_again() -> None:
