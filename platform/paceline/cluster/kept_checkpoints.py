@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.engine.manifest import MANIFEST, numbered
+from paceline.engine.manifest import MANIFEST, STATE, numbered
 from paceline.storage.address import RunStore, is_address, parse
 from paceline.tracking.datasets_and_models import CheckpointModel
 from paceline.tracking.metric_points import MetricPoint
@@ -67,6 +67,22 @@ def _digest(manifest: bytes) -> str:
         return ""
 
 
+def remembered_values(folder: Path, metric: str) -> dict[int, float]:
+    """Return the values of a metric, by step, at the best evaluations that the newest checkpoint in a folder remembers.
+
+    An extended run remembers those of the run that it extends, though it records its own alone. Empty where another
+    metric is monitored, or nothing can be read.
+    """
+    newest = next((path for _, path in numbered(folder)), None)
+    if newest is None:
+        return {}
+    try:
+        remembered = json.loads((newest / STATE).read_bytes())["components"]["best_checkpoints"]
+        return {step: value for value, step in remembered["best"]} if remembered["metric"] == metric else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 @dataclass(frozen=True)
 class BestCheckpoint:
     """The kept checkpoint with the best value of the monitored metric at its step."""
@@ -93,7 +109,9 @@ def best_checkpoint(
     metric, mode = config.checkpoint.objective
     steps = {step for step, _ in numbered(folder)}
     # the newest value of a step that was trained twice is that of its checkpoint
-    values = {step: value for key, value, step in points if key == metric and step in steps and isfinite(value)}
+    remembered = {step: value for step, value in remembered_values(folder, metric).items() if step in steps}
+    logged = {step: value for key, value, step in points if key == metric and step in steps and isfinite(value)}
+    values = {**remembered, **logged}
     if not values:
         return None
     sign = 1.0 if mode == "min" else -1.0

@@ -38,11 +38,13 @@ class BestCheckpoints(MetricMonitor):
         return Control.SAVE if (value, ctx.step) in self.best else Control.CONTINUE
 
     def state_dict(self) -> dict[str, Any]:
-        """Value and step of the best evaluations."""
-        return {"best": self.best}
+        """Metric, and value and step of the best evaluations, as plain JSON."""
+        return {"metric": self.monitor, "best": [list(each) for each in self.best]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore them."""
+        """Restore them, unless another metric is monitored now."""
+        if state["metric"] != self.monitor:
+            return
         self.best = [(value, step) for value, step in state["best"]][: self._keep]
         self._protect()
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paceline.cluster.kept_checkpoints import MEASURED
+from paceline.cluster.kept_checkpoints import MEASURED, remembered_values
 from paceline.engine.manifest import BrokenCheckpoint, numbered, verify
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import FoundRun
@@ -72,6 +72,7 @@ def _choose(
         troubles = f": {'; '.join(broken)}" if broken else ""
         told = f"the {found} has no whole checkpoint in {found.checkpoints}{troubles}"
         raise EnvironmentFault(told, "no-checkpoint", path=found.checkpoints)
+    points = [*_remembered(found.checkpoints, metric, points), *points]
     known = sorted({point.key for point in points})
     if metric not in known and objective != DEFAULT:
         told = f"the {found} has no metric {metric!r}; it has {', '.join(known) or 'none'}"
@@ -89,6 +90,13 @@ def _choose(
     why = f"{metric} {values[metric]:.6g} at its step, the {word} of {_count(len(valued), len(whole))}"
     missed = _missed(found, points, objective, values[metric])
     return Chosen(path, step, values, why, tuple(broken), missed)
+
+
+def _remembered(checkpoints: Path, metric: str, points: Sequence[MetricPoint]) -> list[MetricPoint]:
+    """Return the metric at the best checkpoints of the run that this one extends."""
+    logged = {point.step for point in points if point.key == metric}
+    values = remembered_values(checkpoints, metric)
+    return [MetricPoint(metric, value, step, 0) for step, value in values.items() if step not in logged]
 
 
 def _missed(found: FoundRun, points: Sequence[MetricPoint], objective: Objective, value: float) -> str:
