@@ -56,3 +56,51 @@ def stream() -> Any:
 def stateful_stream() -> Any:
     """The same with a state."""
     return StatefulStream(), Points(30)
+
+
+class ShuffleBuffer(Stream):
+    """A stream that hands out its state as it is: the buffer changes with each sample that is read after that."""
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        super().__init__(samples)
+        self.next = 0
+        self.buffer: list[int] = []
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.next < len(self.points) or self.buffer:
+            if self.next < len(self.points):
+                self.buffer.append(self.next)
+                self.next += 1
+            if len(self.buffer) == 8 or self.next == len(self.points):
+                yield self.points[self.buffer.pop(random.randrange(len(self.buffer)))]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next, "buffer": self.buffer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.next, self.buffer = state["next"], list(state["buffer"])
+
+
+class UnevenShards(IterableDataset[Any]):
+    """The second rank has 18 samples, the first one 60."""
+
+    def __init__(self, ids: range = range(0)) -> None:
+        self.ids = ids
+
+    def shard(self, num_shards: int, index: int) -> "UnevenShards":
+        return UnevenShards(range(60) if index == 0 else range(60, 78))
+
+    def __iter__(self) -> Iterator[Any]:
+        points = Points(78, noisy=True)
+        return (points[index] for index in self.ids)
+
+
+def shuffle_buffer() -> Any:
+    """Training stream and validation set."""
+    return ShuffleBuffer(), Points(30)
+
+
+def uneven_shards() -> Any:
+    """The same of shards of which one ends long before the other."""
+    return UnevenShards(), Points(30)

@@ -7,7 +7,8 @@ stream, even if it shuffles. A resumed run restores the data set's `state_dict` 
 and otherwise skips the consumed elements.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -42,6 +43,15 @@ class _Read(NamedTuple):
     samples: int
     batch: Any
     state: ShardState
+
+
+class _Count(NamedTuple):
+    """One rank's part of a step."""
+
+    samples: int
+    batches: int
+    has_padding: bool
+    """True if the rank has had a micro-batch, with which it can fill up a step that others still have some for."""
 
 
 class _Shards(IterableDataset[_Read]):
@@ -121,7 +131,8 @@ class _Reader:
     def state(self, batches: int) -> ShardState:
         """Return the read position in the shard, after `batches` micro-batches."""
         own = self._dataset.state_dict() if hasattr(self._dataset, "state_dict") else None
-        return ShardState(batches, self._elements, own)
+        # a data set may hand out its own containers, and goes on to change them before they are saved
+        return ShardState(batches, self._elements, deepcopy(own))
 
 
 class IterableStream:
@@ -171,6 +182,9 @@ class IterableStream:
         self._last_worker = -1
         self._loader: DataLoader[Any] | None = None
         self._last: Any = None
+        """The newest micro-batch, on the device: fills up steps for which this rank has no sample left."""
+        self._has_read = False
+        self._is_resumed = False
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -197,7 +211,7 @@ class IterableStream:
         source = iter(self._loader)
         step = self._next_step(source)
         counts = self._exchange(step)
-        found = sum(samples for samples, _ in counts)
+        found = _samples(counts)
         if not found:
             raise UnusableCode("the iterable data set gives no sample", "no-samples")
         if found < self._least:
@@ -208,10 +222,11 @@ class IterableStream:
                 samples=found,
                 global_batch_size=self._least,
             )
-        while sum(samples for samples, _ in counts) >= self._least:
+        while _samples(counts) >= self._least:
             ahead = self._next_step(source)
             counts_ahead = self._exchange(ahead)
-            ends_epoch = sum(samples for samples, _ in counts_ahead) < self._least
+            ends_epoch = _samples(counts_ahead) < self._least
+            self._fill_up(step, counts)
             yield from self._micro_batches(step, counts, ends_epoch)
             step, counts = ahead, counts_ahead
 
@@ -227,6 +242,7 @@ class IterableStream:
         own = state["shards"][self._ranks.rank]
         self._states = {int(worker): ShardState(*each) for worker, each in own["workers"].items()}
         self._last_worker = own["last"]
+        self._is_resumed = True
 
     def close(self) -> None:
         """End the loader processes."""
@@ -249,27 +265,49 @@ class IterableStream:
         start = perf_counter()
         found = [read for _, read in zip(range(self._per_step), source, strict=False)]
         self.wait_seconds += perf_counter() - start
+        self._has_read = self._has_read or bool(found)
         return found
 
-    def _exchange(self, step: list[_Read]) -> list[tuple[int, int]]:
-        """Return the numbers of samples and of micro-batches of each rank in a step."""
-        mine = [float(sum(read.samples for read in step)), float(len(step))]
-        return [(int(samples), int(number)) for samples, number in self._ranks.gather_numbers(mine)]
+    def _exchange(self, step: list[_Read]) -> list[_Count]:
+        """Return the part of each rank in a step."""
+        has_padding = self._has_read or self._last is not None
+        mine = [float(sum(read.samples for read in step)), float(len(step)), float(has_padding)]
+        return [_Count(int(each[0]), int(each[1]), bool(each[2])) for each in self._ranks.gather_numbers(mine)]
+
+    def _fill_up(self, step: list[_Read], counts: Sequence[_Count]) -> None:
+        """Give a micro-batch of another rank to those that have none to fill up a step with.
+
+        In a run that is resumed in mid-epoch, the samples of a rank may all have been trained on before.
+
+        Raises:
+            UnusableCode: the stream has no sample for a rank.
+        """
+        if all(count.has_padding for count in counts):
+            return
+        if not self._is_resumed:
+            if self._has_read:
+                return
+            raise UnusableCode("the stream has no sample for this worker: it has fewer than workers", "no-samples")
+        giver = next(rank for rank, count in enumerate(counts) if count.batches)
+        batches = self._ranks.gather_objects(step[0].batch if self._ranks.rank == giver else None)
+        if not self._has_read and self._last is None:
+            self._last = self._transfer(batches[giver])
 
     def _micro_batches(
-        self, step: list[_Read], counts: list[tuple[int, int]], ends_epoch: bool
+        self, step: list[_Read], counts: Sequence[_Count], ends_epoch: bool
     ) -> Iterator[tuple[MicroBatch, Any]]:
-        samples, number = sum(each for each, _ in counts), max(each for _, each in counts)
+        samples, number = _samples(counts), max(count.batches for count in counts)
         for index in range(number):
             counted = index < len(step)
             if counted:
                 self._last = self._transfer(step[index].batch)
                 self._states[step[index].worker] = step[index].state
                 self._last_worker = step[index].worker
-            elif self._last is None:
-                raise UnusableCode(
-                    f"rank {self._ranks.rank} has no sample: the stream has fewer than there are workers", "no-samples"
-                )
             # the samples have no ids: they are counted from 0
             ids = torch.arange(step[index].samples if counted else 1)
             yield MicroBatch(ids, samples, index == number - 1, ends_epoch, counts=counted), self._last
+
+
+def _samples(counts: Sequence[_Count]) -> int:
+    """Return the number of samples of a step."""
+    return sum(count.samples for count in counts)
