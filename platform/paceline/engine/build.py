@@ -85,7 +85,7 @@ def build_trainer(
     optimizer = build_optimizer(config, task, scaled_lr, ranks.device, strategy.layout)
     if task.builds_optimizers and ranks.is_first:
         reporter.event("optimizer", text=optimizer_text(optimizer))
-    report_untrained(task, optimizer, warn_of("untrained-parameters"))
+    report_untrained(task, optimizer, strategy.layout, warn_of("untrained-parameters"))
     if has_other_task(config, type(task.model)):
         reason = f"the model is a LightningModule, and task {config.task.describe()} does not call its training_step"
         warn_of("lightning-task")(f"{reason}. {HINT[0].upper()}{HINT[1:]}")

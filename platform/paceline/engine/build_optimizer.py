@@ -74,15 +74,14 @@ def optimizer_text(optimizer: Optimizer) -> str:
     return f"{'; '.join(made)} (from configure_optimizers)"
 
 
-def report_untrained(task: Task, optimizer: Optimizer, warn: Callable[[str], None]) -> None:
-    """Warn of trainable parameters that are in none of the task's optimizers."""
-    if not task.builds_optimizers:
-        return
+def report_untrained(task: Task, optimizer: Optimizer, layout: Replicated, warn: Callable[[str], None]) -> None:
+    """Warn of trainable parameters of this rank that user code has left out of its optimizers."""
     held = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    missing = [name for name, each in task.named_parameters() if each.requires_grad and id(each) not in held]
+    own = ((name, each) for name, each in task.named_parameters() if each.requires_grad and layout.holds(each))
+    missing = [name for name, each in own if id(each) not in held]
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        warn(f"{len(missing)} parameters are in none of the task's optimizers and are not trained: {shown}")
+        warn(f"{len(missing)} parameters are in no optimizer and are not trained: {shown}")
 
 
 def _of_task(task: Task, returned: Any, trainable: Sequence[nn.Parameter]) -> Optimizer:

@@ -24,10 +24,25 @@ class EvaluationMetrics:
     def __init__(self, configs: Sequence[MetricConfig], ranks: DistContext) -> None:
         self._ranks = ranks
         self._metrics = {config.name: _on(build_metric(config), ranks.device) for config in configs}
+        self._of_users = [config.name for config in configs if config.path is not None]
         for metric in self._metrics.values():
             metric.reset()  # a class may make its state there alone
         self._kept: list[tuple[Any, Any]] = []
         self._gathers = ranks.world_size > 1 and any(map(_is_plain, self._metrics.values()))
+
+    def require_new(self, of_task: Mapping[str, float]) -> None:
+        """Check that no metric of the user's would take the place of one that the task reports.
+
+        Raises:
+            UnusableCode: one has its name.
+        """
+        for name in self._of_users:
+            if name in of_task:
+                raise UnusableCode(
+                    f"metrics: the task reports a metric named {name!r} itself. Give yours another name",
+                    "metric-name-taken",
+                    metric=name,
+                )
 
     def add(self, output: TaskOutput) -> None:
         """Take in a batch.

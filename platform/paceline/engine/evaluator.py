@@ -155,7 +155,10 @@ def evaluate(
         return {}
     computed = metric_mapping(task.compute(sums), "Task.compute")
     means = {str(name): metric_number(name, value, "Task.compute") for name, value in computed.items()}
-    return means if metrics is None else {**means, **metrics.compute()}
+    if metrics is None:
+        return means
+    metrics.require_new(means)
+    return {**means, **metrics.compute()}
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
 
+from paceline.errors import UnusableCode
 from paceline.lr_schedulers.base import Schedule
 
 if TYPE_CHECKING:
@@ -49,7 +50,17 @@ class LRPolicy:
         self.current = self.lr(step, stats)
         if self.stages is not None:
             self._global_batch_size = self.stages.global_batch_size
-        for group, ratio in zip(self._optimizer.param_groups, self._ratios, strict=True):
+        groups = self._optimizer.param_groups
+        if len(groups) != len(self._ratios):
+            raise UnusableCode(
+                f"the optimizer has {len(groups)} parameter groups, and had {len(self._ratios)} when the training "
+                "started: groups cannot be added or removed in training. Set them with optimizer.param_groups, or "
+                "build them in an optimizer of your own",
+                "parameter-groups-changed",
+                before=len(self._ratios),
+                now=len(groups),
+            )
+        for group, ratio in zip(groups, self._ratios, strict=True):
             group["lr"] = self.current * ratio
 
     def metrics(self) -> dict[str, float]:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from paceline.errors import UnusableCode
+from paceline.errors import ConfigError, UnusableCode
+from paceline.tasks.base import TaskOutput
 from support.engine.confusion import Confusion, f1
 from support.refusals import refused
 from support.toys import CLASSES, Points, PointsTask, fit, points, toy_config
@@ -56,6 +57,35 @@ def test_metrics_that_cannot_be_used(make: Any, code: str, golden: Any) -> None:
     )
     assert refusal.code == code
     golden(str(refusal))
+
+
+class Constant:
+    """A metric that is always 0.5."""
+
+    def update(self, predictions: Any, targets: Any) -> None:
+        pass
+
+    def compute(self) -> float:
+        return 0.5
+
+    def reset(self) -> None:
+        pass
+
+
+class Predicting(PointsTask):
+    def forward(self, batch: Any) -> TaskOutput:
+        output = super().forward(batch)
+        return TaskOutput(output.loss_sum, output.weight, output.metrics, predictions=batch[1], targets=batch[1])
+
+
+@pytest.mark.parametrize("name", ["loss", "accuracy"])
+def test_a_metric_does_not_take_the_place_of_the_tasks_own(name: str) -> None:
+    metrics = [{"name": name, "path": Constant}]
+    refusal = refused(UnusableCode, fit, toy_config(task__path=Predicting, metrics=metrics))
+    assert (refusal.code, refusal.fields["metric"]) == ("metric-name-taken", name)
+    with pytest.raises(ConfigError) as caught:
+        toy_config(task={"name": "classification"}, metrics=metrics)
+    assert [problem.key for problem in caught.value.problems] == ["metrics.0.name"]
 
 
 @pytest.mark.parametrize("metrics", [None, [1.0], {"a": None}, {"a": "1.."}, {"a": 10**400}])

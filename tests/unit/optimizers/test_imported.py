@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from paceline import Callback, TrainContext
 from paceline.config.loading import missing_modules
 from paceline.config.registry import components
 from paceline.engine.build import build_optimizer
@@ -64,6 +65,31 @@ def test_a_rate_that_the_builder_gives_a_group_keeps_its_ratio_to_the_schedule()
     start = fit(config.with_overrides({"trainer.max_steps": 1, "trainer.epochs": None, "optimizer.lr": 1e-30}))[0]
     for key, parameter in model.named_parameters():
         assert torch.equal(parameter, start.state.task.model.get_parameter(key)) == key.startswith("0"), key
+
+
+def leaving_out(param_groups: list[dict[str, Any]], lr: float) -> Optimizer:
+    return torch.optim.SGD(param_groups[0]["params"][:2], lr=lr)
+
+
+def test_parameters_that_an_optimizer_leaves_out_are_named() -> None:
+    for path, count in ((leaving_out, 1), (torch.optim.SGD, 0)):
+        events = fit(toy_config(optimizer={"path": path, "lr": 0.1}))[2].events
+        warnings = [details for _, details in events if details.get("code") == "untrained-parameters"]
+        assert len(warnings) == count
+        assert all("1.weight" in details["message"] for details in warnings)
+
+
+class Adding(Callback):
+    """Adds a parameter group in mid-training."""
+
+    def on_step_end(self, ctx: TrainContext) -> None:
+        if ctx.step == 2:
+            ctx.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1, dtype=torch.float64))]})
+
+
+def test_groups_that_are_added_in_training_are_refused() -> None:
+    refusal = refused(UnusableCode, fit, toy_config(callbacks=[{"path": Adding}]))
+    assert (refusal.code, refusal.fields["before"], refusal.fields["now"]) == ("parameter-groups-changed", 1, 2)
 
 
 class NeedsClosure(torch.optim.SGD):
