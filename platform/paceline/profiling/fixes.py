@@ -8,6 +8,7 @@ from typing import Any
 
 from paceline.config.batch_sizes import ACCUMULATION, GLOBAL, MICRO, BatchSizes, batch_sizes, schedule_of
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.lightning import uses_own_optimizer
 from paceline.errors import ConfigError
 from paceline.profiling.parts import COMMUNICATION, DATA, LOGGING, TRANSFER, StepSplit, fixed_seconds
 
@@ -93,7 +94,7 @@ def _small_batch(split: StepSplit, config: ExperimentConfig, larger: StepSplit |
         yield Fix(overrides, f"micro batches {merged} times as large, and as many fewer; the global batch stays")
     while times > 1 and sizes.global_batch_size * times * STEPS_LEFT > split.samples:
         times //= 2
-    if times > 1:
+    if times > 1 and not uses_own_optimizer(config):
         batch = _sized(sizes.micro_batch_size * times, sizes.gradient_accumulation_steps, sizes)
         rule, said = _learning_rate(config, sizes)
         why = f"{times} times the micro batch and the global batch, so that fewer steps are made; {said}"
@@ -134,7 +135,7 @@ def _communication(split: StepSplit, config: ExperimentConfig, larger: StepSplit
         times = _times(exchange, rest, MOST_TIMES)
         while times > 1 and sizes.global_batch_size * times * STEPS_LEFT > split.samples:
             times //= 2
-        if times > 1:
+        if times > 1 and not uses_own_optimizer(config):
             batch = _sized(sizes.micro_batch_size, sizes.gradient_accumulation_steps * times, sizes)
             rule, said = _learning_rate(config, sizes)
             why = f"gradients are exchanged once in {times} times as many micro batches; the global batch grows; {said}"

@@ -10,6 +10,7 @@ from paceline.batch_scaling.earlier_study import EarlierStudy
 from paceline.config.batch_sizes import MICRO, OpenBatchSizes, accumulation, batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.ignored import ignored_settings
+from paceline.config.lightning import uses_own_optimizer
 from paceline.config.overrides import ConfigWarning
 from paceline.config.tuneup import SKIPPED, TuneupConfig
 from paceline.errors import ConfigError
@@ -30,6 +31,7 @@ FIX = "fix-"
 """Prefix of the names of the fixes of a bottleneck."""
 LARGER_PIECES = "the same global batch in fewer and larger pieces"
 HAS_ALREADY = "the config has it already"
+OWN_OPTIMIZER = "the module builds its optimizer itself, whose learning rate would have to follow the batch"
 WARM_UP_FROM = 4
 """A batch at least this many times as large gets a warmup, as Goyal et al. 2017 (arXiv:1706.02677) found necessary."""
 
@@ -210,6 +212,8 @@ def _batch(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
         size = batch * factor
         name, why = f"batch-x{factor}", f"a global batch {factor} times as large, with its learning rate"
         why_not = study.why_not(size) if study is not None else ""
+        if uses_own_optimizer(config):
+            why_not = OWN_OPTIMIZER
         if facts.train_samples < size * FEWEST_STEPS:
             why_not = f"an epoch would have fewer than {FEWEST_STEPS} steps"
         if why_not:
@@ -286,7 +290,7 @@ def _kernels(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique
     why = "biases that batch normalisation subtracts again are removed"
     none = "" if facts.redundant_biases else "the model has no bias in front of batch normalisation alone"
     yield Technique("no-redundant-bias", {"trainer.remove_redundant_bias": True}, "bias", why, why_not=none)
-    if "fused" in type(config.optimizer).model_fields:
+    if "fused" in type(config.optimizer).model_fields and not uses_own_optimizer(config):
         yield Technique("fused-optimizer", {"optimizer.fused": "auto"}, "fused", "the whole update runs in one kernel")
 
 

@@ -94,6 +94,9 @@ def test_a_larger_batch_brings_its_learning_rate() -> None:
     assert fixes_for("small_batch", small, adamw, larger)[-1].overrides["optimizer.lr_scaling"] == "sqrt"
     follows = config(data__micro_batch_size=2, optimizer__lr_scaling="sqrt", optimizer__base_batch_size=2)
     assert "optimizer.lr_scaling" not in fixes_for("small_batch", small, follows, larger)[-1].overrides
+    # a module with an optimizer of its own, whose learning rate would stay
+    lit = {"path": "paceline.adapters:LightningTask", "args": {"configure_optimizers": True}}
+    assert fixes_for("small_batch", small, config(data__micro_batch_size=2, task=lit), larger) == ()
 
 
 def test_accumulated_micro_batches_are_merged_first() -> None:

@@ -108,6 +108,16 @@ def test_custom_techniques_come_first_and_replace_known_ones_of_their_name() -> 
     assert [each.name for each in found].count("bf16") == 1
 
 
+def test_no_larger_batch_is_tried_where_the_module_sets_the_learning_rate() -> None:
+    own = {"task": {"path": "paceline.adapters:LightningTask", "args": {"configure_optimizers": True}}}
+    found = reasons(plain().with_overrides(own))
+    assert {name for name in found if name.startswith("batch-x")} == {"batch-x2"}
+    assert found["batch-x2"]
+    assert "fused-optimizer" not in found
+    own["task"]["args"] = {"configure_optimizers": False}
+    assert not reasons(plain().with_overrides(own))["batch-x2"]
+
+
 @pytest.mark.parametrize(("optimizer", "rule"), [("sgd", "linear"), ("adamw", "sqrt"), ("lamb", "sqrt")])
 def test_a_larger_batch_takes_the_learning_rate_along(optimizer: str, rule: str) -> None:
     config = plain().with_overrides({"optimizer": {"name": optimizer, "lr": 0.01}, "trainer.epochs": 10})
