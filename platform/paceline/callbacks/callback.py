@@ -17,11 +17,15 @@ close                          last, also after an error
 A hook that a class does not override costs nothing. An exception in a hook ends the run on all workers.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from enum import IntEnum
 from pathlib import Path
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.errors import UnusableCode
 
 if TYPE_CHECKING:
     import torch
@@ -110,8 +114,36 @@ class TrainContext:
         Args:
             name: as it appears in MLflow, such as `mine/sharpness`.
             value: a number, or a tensor with one element (reading it waits for the device).
+
+        Raises:
+            UnusableCode: MLflow takes no such name, or the value is not a number.
         """
-        self._record(name, float(value))
+        require_metric_name(name)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            message = f"ctx.log: the value of {name!r} is a {type(value).__name__}: pass a number"
+            raise UnusableCode(message, "metric-not-a-number", metric=name) from None
+        self._record(name, number)
+
+
+_METRIC_NAME = re.compile(r"[\w.\-: /]{1,250}")
+
+
+def require_metric_name(name: str) -> None:
+    """Check that MLflow takes a metric of this name.
+
+    Raises:
+        UnusableCode: it does not.
+    """
+    is_text = isinstance(name, str) and _METRIC_NAME.fullmatch(name) is not None
+    if not is_text or normpath(name) != name or name.startswith(("/", "..")) or name == ".":
+        raise UnusableCode(
+            f"{name!r} cannot be the name of a metric: MLflow takes up to 250 letters, digits, spaces and _ - . : with single "
+            "slashes between them",
+            "metric-name",
+            metric=str(name),
+        )
 
 
 class Callback:

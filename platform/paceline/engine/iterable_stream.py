@@ -131,7 +131,7 @@ class _Reader:
     def state(self, batches: int) -> ShardState:
         """Return the read position in the shard, after `batches` micro-batches."""
         own = self._dataset.state_dict() if hasattr(self._dataset, "state_dict") else None
-        # a data set may hand out its own containers, and goes on to change them before they are saved
+        # a data set may hand out its own containers, which change until they are saved
         return ShardState(batches, self._elements, deepcopy(own))
 
 

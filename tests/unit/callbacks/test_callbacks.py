@@ -379,3 +379,27 @@ def test_a_hook_asks_for_a_control_or_for_nothing(hook: str, answer: Any, golden
     assert refusal.code == "not-a-control"
     assert refusal.fields == {"hook": f"Asking.{hook}", "returned": type(answer).__name__}
     golden(str(refusal))
+
+
+class Logging(Callback):
+    def __init__(self, name: Any, value: Any) -> None:
+        self.name, self.value = name, value
+
+    def on_step_end(self, ctx: TrainContext) -> None:
+        ctx.log(self.name, self.value)
+
+
+@pytest.mark.parametrize("name", ["", "a?", "line\n", "/abs", "../up", "a//b", "a/", "./a", ".", "x" * 251, None])
+def test_a_metric_name_that_mlflow_refuses_is_refused_where_it_is_logged(name: Any) -> None:
+    assert refused(UnusableCode, fit, with_callbacks(Logging(name, 1.0))).code == "metric-name"
+
+
+@pytest.mark.parametrize("name", ["a b:c", "mine/sharpness", "x" * 250, "größe", ".hidden"])
+def test_a_metric_name_that_mlflow_takes_is_logged(name: str) -> None:
+    assert fit(with_callbacks(Logging(name, 1)))[2].values(name) == [1.0] * 12
+
+
+@pytest.mark.parametrize("value", [None, "one", torch.ones(2), 10**400])
+def test_a_logged_value_is_a_number(value: Any) -> None:
+    refusal = refused(UnusableCode, fit, with_callbacks(Logging("mine", value)))
+    assert (refusal.code, refusal.fields["metric"]) == ("metric-not-a-number", "mine")
