@@ -139,8 +139,8 @@ def require_metric_name(name: str) -> None:
     is_text = isinstance(name, str) and _METRIC_NAME.fullmatch(name) is not None
     if not is_text or normpath(name) != name or name.startswith(("/", "..")) or name == ".":
         raise UnusableCode(
-            f"{name!r} cannot be the name of a metric: MLflow takes up to 250 letters, digits, spaces and _ - . : with single "
-            "slashes between them",
+            f"{name!r} cannot be the name of a metric: MLflow takes up to 250 letters, digits, spaces and _ - . : with "
+            "single slashes between them",
             "metric-name",
             metric=str(name),
         )

@@ -132,8 +132,12 @@ def with_objects(config: ExperimentConfig, *, model: Any, data: Any, task: Any) 
     it.
 
     Raises:
-        ConfigError: an object is a model, task or data set itself, not a callable that builds it.
+        ConfigError: the config is a mapping or the path of a file; or an object is a model, task or data set itself,
+            not a callable that builds it.
     """
+    if not isinstance(config, ExperimentConfig):
+        reason = f"the config is a {type(config).__name__}, which was not loaded"
+        raise ConfigError([Problem("not-a-config", reason, "config", hint="pass load_config(...) of it")])
     if problems := [*_instances(model=model, task=task), *_lone_sets(data)]:
         raise ConfigError(problems)
     overrides: dict[str, Any] = {}

@@ -299,6 +299,12 @@ def test_an_object_in_place_of_its_builder_is_refused(objects: Any, code: str, k
     assert (problem.code, problem.key) == (code, key)
 
 
+@pytest.mark.parametrize("given", [{"name": "mine"}, "mine.yaml", None])
+def test_what_was_not_loaded_is_refused(given: Any) -> None:
+    (problem,) = refused(ConfigError, with_objects, given).problems
+    assert (problem.code, problem.key) == ("not-a-config", "config")
+
+
 def with_objects(run: Any, **objects: Any) -> Any:
     return with_all_objects(run, **{"model": None, "data": None, "task": None, **objects})
 
