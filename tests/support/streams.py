@@ -96,6 +96,24 @@ class UnevenShards(IterableDataset[Any]):
         return (points[index] for index in self.ids)
 
 
+class UnevenStatefulShards(StatefulStream):
+    """The same with a state, which is that of the start again when a shard has ended; the last batch is a part."""
+
+    def __init__(self, samples: int = 0, first: int = 0) -> None:
+        super().__init__(samples)
+        self.first = first
+
+    def shard(self, num_shards: int, index: int) -> "UnevenStatefulShards":
+        return UnevenStatefulShards(60) if index == 0 else UnevenStatefulShards(17, 60)
+
+    def __iter__(self) -> Iterator[Any]:
+        points = Points(77, noisy=True)
+        while self.next < len(self.points):
+            self.next += 1
+            yield points[self.first + self.next - 1]
+        self.next = 0
+
+
 def shuffle_buffer() -> Any:
     """Training stream and validation set."""
     return ShuffleBuffer(), Points(30)
@@ -104,3 +122,8 @@ def shuffle_buffer() -> Any:
 def uneven_shards() -> Any:
     """The same of shards of which one ends long before the other."""
     return UnevenShards(), Points(30)
+
+
+def uneven_stateful_shards() -> Any:
+    """The same of shards with a state."""
+    return UnevenStatefulShards(), Points(30)

@@ -4,6 +4,7 @@ The next job of a study depends only on the earlier answers and on the time that
 same jobs immediately, and resumes where the earlier launch ended.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -77,7 +78,7 @@ class ResumableBench:
         finally:
             self._bench = before
             try:
-                stack.close()
+                stack.__exit__(*sys.exc_info())
             except Exception as error:
                 warn(redact(first_line(error)))
 

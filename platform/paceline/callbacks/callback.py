@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from enum import IntEnum
+from functools import lru_cache
 from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any, Protocol
@@ -120,16 +121,19 @@ class TrainContext:
         """
         require_metric_name(name)
         try:
-            number = float(value)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
+            number = None if getattr(value, "numel", lambda: 1)() != 1 else float(value)
+        except (TypeError, ValueError, OverflowError):
+            number = None  # any other error is one of an earlier operation on the device
+        if number is None:
             message = f"ctx.log: the value of {name!r} is a {type(value).__name__}: pass a number"
-            raise UnusableCode(message, "metric-not-a-number", metric=name) from None
+            raise UnusableCode(message, "metric-not-a-number", metric=name)
         self._record(name, number)
 
 
 _METRIC_NAME = re.compile(r"[\w.\-: /]{1,250}")
 
 
+@lru_cache(1024)
 def require_metric_name(name: str) -> None:
     """Check that MLflow takes a metric of this name.
 

@@ -118,7 +118,10 @@ def _instead(folder: Path) -> str:
 
 def _best_step(folder: Path) -> int:
     """Return the step of the best evaluation whose checkpoint the run has kept."""
-    best = _values(folder)["components"].get("best_checkpoints", {}).get("best")
+    from paceline.engine.checkpointer import COMPONENTS
+    from paceline.engine.stateful import unpack
+
+    best = unpack(_values(folder)[COMPONENTS].get("best_checkpoints", {"best": []}), {})["best"]
     if not best:
         reason = "the run does not know its best checkpoint: it was trained without checkpoint.monitor"
         hint = "name the checkpoint itself, such as step-100, or take the last"

@@ -78,7 +78,9 @@ def remembered_values(folder: Path, metric: str) -> dict[int, float]:
         return {}
     try:
         remembered = json.loads((newest / STATE).read_bytes())["components"]["best_checkpoints"]
-        return {step: value for value, step in remembered["best"]} if remembered["metric"] == metric else {}
+        if remembered["metric"] != metric:
+            return {}
+        return {step: value for value, step in remembered["best"] if isfinite(value)}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 

@@ -163,7 +163,7 @@ def _metrics(config: ExperimentSchema) -> Iterator[Disagreement]:
         yield _contradiction(f"{', '.join(twice)} is the name of two metrics", "rename one", "metrics")
     of_task = getattr(config.task, "evaluation_metrics", ())
     for index, metric in enumerate(config.metrics):
-        if metric.path is not None and metric.name in of_task:
+        if not metric.is_shipped and metric.name in of_task:
             reason = f"the task {config.task.describe()} reports a metric of this name itself"
             yield _contradiction(reason, "choose another name", f"metrics.{index}.name", "task.name")
 

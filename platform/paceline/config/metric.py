@@ -33,6 +33,11 @@ class MetricConfig(Called):
         return {**{point.name: point.value for point in entry_points_of("paceline.metrics")}, **cls.shipped}
 
     @property
+    def is_shipped(self) -> bool:
+        """True for a metric of Paceline's: it computes what a task that reports one of this name does."""
+        return self.path is None and self.name in self.shipped
+
+    @property
     def target(self) -> Any:
         """Import path of what is called, or the object itself."""
         return self.path if self.path is not None else self.targets()[self.name]

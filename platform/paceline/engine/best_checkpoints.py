@@ -43,7 +43,7 @@ class BestCheckpoints(MetricMonitor):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore them, unless another metric is monitored now."""
-        if state["metric"] != self.monitor:
+        if state.get("metric", self.monitor) != self.monitor:
             return
         self.best = [(value, step) for value, step in state["best"]][: self._keep]
         self._protect()

@@ -83,10 +83,14 @@ class DistContext:
 
     def object_from_first(self, value: Result) -> Result:
         """Return rank 0's value on every rank; it is pickled between processes. Every rank must call it."""
+        return self.object_from(0, value)
+
+    def object_from(self, source: int, value: Result) -> Result:
+        """Return a rank's value on every rank; it is pickled between processes. Every rank must call it."""
         if self.world_size == 1:
             return value
         values = [value]
-        dist.broadcast_object_list(values, group=self.group, group_src=0)
+        dist.broadcast_object_list(values, group=self.group, group_src=source)
         return values[0]
 
     def share_first(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -24,7 +24,7 @@ class EvaluationMetrics:
     def __init__(self, configs: Sequence[MetricConfig], ranks: DistContext) -> None:
         self._ranks = ranks
         self._metrics = {config.name: _on(build_metric(config), ranks.device) for config in configs}
-        self._of_users = [config.name for config in configs if config.path is not None]
+        self._of_users = [config.name for config in configs if not config.is_shipped]
         for metric in self._metrics.values():
             metric.reset()  # a class may make its state there alone
         self._kept: list[tuple[Any, Any]] = []

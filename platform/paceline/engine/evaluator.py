@@ -21,6 +21,7 @@ from paceline.engine.state import TrainState
 from paceline.engine.strategy import Strategy
 from paceline.errors import UnusableCode
 from paceline.optimizers._modes import evaluation_weights
+from paceline.redaction import HIDDEN
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 
@@ -93,7 +94,7 @@ class Evaluator(PlannedCallback):
         self._evaluated_step = self._state.position.step
         with self._meter.excluded("evaluation"), weights_for_evaluation(self._state.optimizer, self._contexts, ctx):
             metrics = {
-                f"val/{f'{name}/' if name else ''}{self._shown_name(key)}": value
+                f"val/{f'{name}/' if name else ''}{self._shown_name(key).replace(HIDDEN, 'hidden')}": value
                 for name, loader in self.loaders.items()
                 for key, value in self._evaluate_set(loader).items()
             }

@@ -34,6 +34,8 @@ class ShardState(NamedTuple):
     """Elements of the stream read in this epoch, those of other shards included."""
     dataset: Any = None
     """The data set's own `state_dict` after them; None if it has none."""
+    is_exhausted: bool = False
+    """True once the shard has ended in this epoch: a data set's own state may then be that of its start."""
 
 
 class _Read(NamedTuple):
@@ -77,6 +79,8 @@ class _Shards(IterableDataset[_Read]):
         worker = (process + self.first) % workers
         shard, shards = self.rank * workers + worker, self.world_size * workers
         state = self.states.get(worker, ShardState())
+        if state.is_exhausted:
+            return
         samples: list[Any] = []
         reader = _Reader(self.dataset, self.epoch, self.seed, shard, shards)
         batches = reader.resume(state, self.micro_batch_size)
@@ -87,7 +91,7 @@ class _Shards(IterableDataset[_Read]):
                 yield self._read(worker, samples, reader.state(batches))
                 samples = []
         if samples:
-            yield self._read(worker, samples, reader.state(batches + 1))
+            yield self._read(worker, samples, reader.state(batches + 1)._replace(is_exhausted=True))
 
     def _read(self, worker: int, samples: list[Any], state: ShardState) -> _Read:
         return _Read(worker, len(samples), self.collate(samples), state)
@@ -107,7 +111,7 @@ class _Reader:
     def resume(self, state: ShardState, micro_batch_size: int) -> int:
         """Continue from a state, and return the number of micro-batches consumed so far."""
         if state.dataset is not None and hasattr(self._dataset, "load_state_dict"):
-            self._dataset.load_state_dict(state.dataset)
+            self._dataset.load_state_dict(deepcopy(state.dataset))
             self._elements = state.elements
             self._source = iter(self._dataset)
             return state.batches
@@ -223,10 +227,10 @@ class IterableStream:
                 global_batch_size=self._least,
             )
         while _samples(counts) >= self._least:
+            self._fill_up(step, counts)
             ahead = self._next_step(source)
             counts_ahead = self._exchange(ahead)
             ends_epoch = _samples(counts_ahead) < self._least
-            self._fill_up(step, counts)
             yield from self._micro_batches(step, counts, ends_epoch)
             step, counts = ahead, counts_ahead
 
@@ -289,9 +293,9 @@ class IterableStream:
                 return
             raise UnusableCode("the stream has no sample for this worker: it has fewer than workers", "no-samples")
         giver = next(rank for rank, count in enumerate(counts) if count.batches)
-        batches = self._ranks.gather_objects(step[0].batch if self._ranks.rank == giver else None)
+        batch = self._ranks.object_from(giver, step[0].batch if self._ranks.rank == giver else None)
         if not self._has_read and self._last is None:
-            self._last = self._transfer(batches[giver])
+            self._last = self._transfer(batch)
 
     def _micro_batches(
         self, step: list[_Read], counts: Sequence[_Count], ends_epoch: bool

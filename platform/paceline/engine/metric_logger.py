@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from paceline.callbacks.callback import TrainContext
+from paceline.callbacks.callback import TrainContext, require_metric_name
 from paceline.engine.data_stream import DataStream
 from paceline.engine.loop_context import LoopContext, PlannedCallback
 from paceline.engine.meter import Meter
@@ -88,4 +88,6 @@ def _metrics_of(task: Task) -> dict[str, float]:
         UnusableCode: the task returned something else.
     """
     returned = metric_mapping(task.training_metrics(), "training_metrics")
+    for name in returned:
+        require_metric_name(str(name))
     return {str(name): metric_number(name, value, "the training step") for name, value in returned.items()}

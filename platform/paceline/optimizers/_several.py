@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from paceline.errors import UnusableCode
 from paceline.optimizers._modes import has_modes
 
 MEMBERS = "members"
@@ -37,6 +38,17 @@ class SeveralOptimizers(Optimizer):
     def state(self) -> MutableMapping[torch.Tensor, Any]:  # type: ignore[override]
         """State of each parameter."""
         return _States(self.members)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse: a group belongs to one of the members.
+
+        Raises:
+            UnusableCode: always.
+        """
+        raise UnusableCode(
+            "parameter groups cannot be added in training. Build them in Task.configure_optimizers",
+            "parameter-groups-changed",
+        )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all members."""

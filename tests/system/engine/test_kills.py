@@ -16,7 +16,14 @@ from support.adascale import ADASCALE
 from support.engine.killed_ranks import Part, WritingTask, kill_part, train_part
 from support.engine.several import Pair, PairTask
 from support.ranks import run_ranks
-from support.streams import SAMPLES, shuffle_buffer, stateful_stream, stream, uneven_shards
+from support.streams import (
+    SAMPLES,
+    shuffle_buffer,
+    stateful_stream,
+    stream,
+    uneven_shards,
+    uneven_stateful_shards,
+)
 from support.toys import net, net_with_dropout_and_norm, points, toy_config
 
 STREAM = {"data__global_batch_size": 12, "data__micro_batch_size": 2, "trainer__epochs": None, "trainer__max_steps": 12}
@@ -45,6 +52,7 @@ SCENES: dict[str, dict[str, Any]] = {
     "buffer in a state": {**STREAM, "data__path": shuffle_buffer},
     "buffer in a state and loader processes": {**STREAM, "data__path": shuffle_buffer, "data__num_workers": 1},
     "uneven shards": {**STREAM, "data__path": uneven_shards},
+    "uneven shards with a state": {**STREAM, "data__path": uneven_stateful_shards},
     "batch size schedule": {"data__global_batch_size": None, "data__batch_size_schedule": STAGES},
     "ema": {"callbacks": [{"name": "ema", "decay": 0.9}], "trainer__epochs": 3},
     "early stopping": {

@@ -381,6 +381,21 @@ def test_a_hook_asks_for_a_control_or_for_nothing(hook: str, answer: Any, golden
     golden(str(refusal))
 
 
+class Failing:
+    """A tensor whose reading shows the error of an earlier operation on the device."""
+
+    def numel(self) -> int:
+        return 1
+
+    def __float__(self) -> float:
+        raise RuntimeError("device-side assert triggered")
+
+
+def test_an_error_of_the_device_is_not_taken_for_one_of_the_value() -> None:
+    with pytest.raises(RuntimeError, match="device-side"):
+        fit(with_callbacks(Logging("mine", Failing())))
+
+
 class Logging(Callback):
     def __init__(self, name: Any, value: Any) -> None:
         self.name, self.value = name, value
