@@ -86,6 +86,7 @@ async def test_error_while_the_state_of_a_trial_is_recorded(
     assert await sweep.run_all("0000", "0001", "0002") == ["finished"] * 3
     told: list[str] = []
     while not told:  # it is written in a thread of its own, for which the trial does not wait
+        await asyncio.sleep(0.002)  # looking alone never lets the event loop take in what the thread has to say
         told = [event["message"] for event in await sweep.events("warning") if event["code"] == "not-written"]
     assert ["0001" in message and type(error).__name__ in message for message in told] == [True]
 
