@@ -181,7 +181,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
     parser.add_argument("--check", action="store_true", help="check that each fault can be planted and stop")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these faults")
+    parser.add_argument("--only", nargs="+", action="extend", metavar="NAME", help="only these faults")
     parser.add_argument("--whole", action="store_true", help="run the entire suite on what is not caught otherwise")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results, replacing those of these faults")
     options = parser.parse_args()

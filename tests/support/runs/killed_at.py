@@ -10,12 +10,24 @@ def kill_at(place: str) -> None:
     """Have this process killed when it calls a method.
 
     Args:
-        place: such as `cluster.coordinator:RunCoordinator.close`.
+        place: such as `cluster.train_launch:TrainLaunch.conclude`.
     """
-    module, _, name = place.partition(":")
-    owner, _, method = name.partition(".")
 
     def die(*given: Any, **named: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(getattr(import_module(f"paceline.{module}"), owner), method, die)
+    setattr(_owner_of(place), place.rpartition(".")[2], die)
+
+
+def method_at(place: str) -> Any:
+    """Return the method at a place.
+
+    Raises:
+        ImportError, AttributeError: there is none.
+    """
+    return getattr(_owner_of(place), place.rpartition(".")[2])
+
+
+def _owner_of(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"paceline.{module}"), name.partition(".")[0])

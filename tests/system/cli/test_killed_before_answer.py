@@ -13,7 +13,7 @@ from paceline.cluster.ray_session import connecting_text
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
 from support.runs.command_process import CommandProcess
-from support.runs.killed_at import kill_at
+from support.runs.killed_at import kill_at, method_at
 from support.tracking.killing import read_mlflow
 from support.tracking.recording import DEAD
 
@@ -32,6 +32,7 @@ PLACES = [
     pytest.param("cluster.train_launch:TrainLaunch.conclude", marks=pytest.mark.slow),
 ]
 """Functions that are called between the end of training and the end of the command, in their order."""
+NOTED = "cluster.train_launch:TrainLaunch.note_ending"
 IN_PROCESS = ("scaling.num_workers=0", "scaling.use_gpu=false")
 ON_RAY = ("scaling.num_workers=1", "scaling.cpus_per_worker=0.5", "scaling.use_gpu=false")
 
@@ -55,11 +56,17 @@ def test_the_same_command_answers_without_a_second_run(
     killed_and_repeated(CommandProcess(tmp_path, {}), prepared_database, weights, place, IN_PROCESS)
 
 
+def test_each_place_exists() -> None:
+    """Also those that only slow tests use."""
+    for place in (NOTED, *(getattr(each, "values", (each,))[0] for each in PLACES)):
+        assert callable(method_at(place)), place
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_the_same_command_answers_without_ray(tmp_path: Path, prepared_database: Path, weights: str) -> None:
     user = CommandProcess(tmp_path, {}, forks=False)
-    killed_and_repeated(user, prepared_database, weights, "cluster.launch:Launch.note_ending", ON_RAY)
+    killed_and_repeated(user, prepared_database, weights, NOTED, ON_RAY)
     assert user.told().count(connecting_text(None)) == 1, "Ray was started again"
 
 

@@ -93,8 +93,8 @@ async def test_answers_wait_for_the_log_and_signs_of_life_do_not(sweep: Simulate
     disk.hold("log.jsonl")
     at_rung = await blocks(coordinator.rung(*trial, rung(1)))
     assert not call.done()  # Tune must not decide about a rung that a later launch does not know
-    assert await asyncio.wait_for(coordinator.progress(*trial, 1, 5.0), 1) is False
-    assert await asyncio.wait_for(coordinator.metrics(*trial, [MetricReading(1, 1, {"val/accuracy": 0.5})]), 1)
+    assert await asyncio.wait_for(coordinator.progress(*trial, 1, 5.0), 30) is False
+    assert await asyncio.wait_for(coordinator.metrics(*trial, [MetricReading(1, 1, {"val/accuracy": 0.5})]), 30)
     disk.resume()
     assert (await call).state == "running"
     call = asyncio.ensure_future(sweep.run("0000"))
@@ -192,10 +192,11 @@ class SlowJournal:
 
     def __init__(self, fails: bool) -> None:
         self.commits: list[int] = []
-        self.may_go_on = threading.Event()
+        self.began, self.may_go_on = threading.Event(), threading.Event()
         self._fails = fails
 
     def append(self, entries: Any) -> None:
+        self.began.set()
         assert self.may_go_on.wait(60)
         if self._fails:
             no_space()
@@ -211,7 +212,7 @@ def test_entries_that_come_during_an_fsync_share_the_next_one_or_its_error(
     async def scene() -> None:
         commit = GroupCommit(journal.append, threads)
         entries = [commit.put(("trial", {}))]
-        await asyncio.sleep(0.05)  # its fsync is under way
+        assert await asyncio.to_thread(journal.began.wait, 60)
         entries += [commit.put(("trial", {})) for _ in range(50)]
         assert not entries[0].done()
         journal.may_go_on.set()
