@@ -128,7 +128,11 @@ class TrainedTo:
     @classmethod
     def read(cls, checkpoint: Path) -> "TrainedTo":
         """Read the progress from a whole checkpoint."""
-        values = json.loads((checkpoint / STATE).read_bytes())
+        return cls.of(json.loads((checkpoint / STATE).read_bytes()))
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "TrainedTo":
+        """Take the progress from the values of a checkpoint."""
         position = values["position"]
         return cls(int(position["step"]), int(position["epoch"]), "data" in values.get("components", {}))
 
@@ -212,23 +216,24 @@ def extension_of(config: ExperimentConfig, run_id: str, checkpoint: Path | None)
     return Origin(run_id, "extended_from", done.step)
 
 
-def require_not_cut_short(config: ExperimentConfig, run_id: str, content: Mapping[str, Any], checkpoints: Path) -> None:
+def require_not_cut_short(
+    config: ExperimentConfig, run_id: str, content: Mapping[str, Any], read_progress: Callable[[], TrainedTo | None]
+) -> None:
     """Check that a config does not end an unfinished extension at once, as one with the old length would.
 
     Args:
         run_id: of the unfinished run.
         content: of its file.
-        checkpoints: folder of its checkpoints.
+        read_progress: returns what its last whole checkpoint states; None without one.
 
     Raises:
         ConfigError: it does.
     """
-    checkpoint = last_whole_checkpoint(checkpoints) if is_unfinished_extension(content) else None
-    if checkpoint is None:
+    done = read_progress() if is_unfinished_extension(content) else None
+    if done is None:
         return
     stored = content.get("config", {}).get("trainer", {})
     wanted = TrainerConfig(epochs=stored.get("epochs"), max_steps=stored.get("max_steps"))
-    done = TrainedTo.read(checkpoint)
     if done.is_shorter_than(config.trainer) or not done.is_shorter_than(wanted):
         return
     reason = (

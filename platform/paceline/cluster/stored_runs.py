@@ -17,7 +17,9 @@ from typing import IO, Any
 
 from paceline.cluster.initial_weights import adopt_weights, pin_weights
 from paceline.cluster.resume_rules import (
+    EXTENDED_FROM_STEP,
     Origin,
+    TrainedTo,
     Warn,
     check_start_from_scratch,
     config_difference,
@@ -25,18 +27,20 @@ from paceline.cluster.resume_rules import (
     forks,
     nothing_to_resume,
     require_extendable,
+    require_not_cut_short,
 )
 from paceline.cluster.run_folder import Folder, RunFolder, lock_home, place_checkpoint, writable
 from paceline.cluster.unfinished_runs import ClaimedRun, Intent, new_run
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.shareable import shareable
 from paceline.durable import write_durably
-from paceline.engine.manifest import MANIFEST
+from paceline.engine.manifest import MANIFEST, STATE
 from paceline.errors import EnvironmentFault
 from paceline.storage.address import CHECKPOINTS, LAUNCH, RunStore, StoreAddress, home_of
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
-from paceline.storage.stored_checkpoints import StoredCheckpoints
+from paceline.storage.stored_checkpoints import StoredCheckpoints, copy_older
 from paceline.storage.stored_record import RecordCopy
 from paceline.tracking.upload_cursor import note_stored
 
@@ -157,6 +161,7 @@ class _Claiming:
     def __init__(self, config: ExperimentConfig, base: RunStore, home: Path) -> None:
         self.base = base
         self.resumed = False
+        self._newest_id = ""
         self._config = config
         self._home = home
 
@@ -178,7 +183,9 @@ class _Claiming:
             return self._begin()
         run = self._trusting(run, content)
         if forks(RunFolder(run.folder), content, self._config, intent == "fork"):
-            return self._begin(Origin(run.run_id, "forked_from"), self._newest_checkpoint(run, tell))
+            origin = Origin(run.run_id, "forked_from", content.get(EXTENDED_FROM_STEP))
+            return self._begin(origin, self._newest_checkpoint(run, tell))
+        self._require_not_cut_short(run, content)
         return self._resume(run, content)
 
     def extension(self, tell: Tell) -> tuple[RunStore, RecordCopy]:
@@ -191,9 +198,19 @@ class _Claiming:
         run = found[0]
         run = self._trusting(run, content)
         if content["status"] != "finished":
+            self._require_not_cut_short(run, content)
             return self._resume(run, content)
         checkpoint = self._newest_checkpoint(run, tell)
         return self._begin(extension_of(self._config, run.run_id, checkpoint), checkpoint)
+
+    def _require_not_cut_short(self, run: RunStore, content: Mapping[str, Any]) -> None:
+        def done() -> TrainedTo | None:
+            checkpoints = RemoteFolder(run.address) / CHECKPOINTS
+            steps = StoredCheckpoints(run).whole_steps()
+            state = (checkpoints / f"step-{steps[0]}").read(STATE) if steps else None
+            return None if state is None else TrainedTo.of(json.loads(state))
+
+        require_not_cut_short(self._config, run.run_id, content, done)
 
     def _trusting(self, run: RunStore, content: Mapping[str, Any]) -> RunStore:
         """The run with the launches whose checkpoints count although they are on this machine alone."""
@@ -201,7 +218,9 @@ class _Claiming:
         return replace(run, trusted=(str(content[LAUNCH]),) if here else ())
 
     def _newest(self) -> tuple[RunStore, dict[str, Any]] | None:
-        return newest_stored(self.base, RunFolder.FILE)
+        found = newest_stored(self.base, RunFolder.FILE)
+        self._newest_id = "" if found is None else found[0].run_id
+        return found
 
     def _is_resumable(self, run: RunStore, content: Mapping[str, Any]) -> bool:
         """Return whether to resume a run: one that has not saved anything only with the same config."""
@@ -214,16 +233,21 @@ class _Claiming:
         copy = _copy_of(run)
         if not copy.take_over(may_be_ahead=bool(run.trusted)):
             run = replace(run, trusted=())
-        self._claim(run, {**content, "status": "running"})
+        stored = shareable(self._config).model_dump(mode="json")
+        self._claim(run, {**content, "status": "running", "config": stored})
         return run, copy
 
     def _begin(self, origin: Origin | None = None, checkpoint: Path | None = None) -> tuple[RunStore, RecordCopy]:
         """A run that starts again, or from a checkpoint of another one."""
-        folder = new_run(self._home, self._config, RunFolder, origin)
+        folder = new_run(self._home, self._config, RunFolder, origin, after=self._newest_id)
         run = replace(self.base, run_id=folder.run_id)
         if checkpoint is not None:
+            assert origin is not None
             own = place_checkpoint(checkpoint, folder.checkpoints)
-            StoredCheckpoints(run).put(own, lambda: True)
+            copy_older(replace(self.base, run_id=origin.run_id), run, int(own.name.removeprefix("step-")))
+            stored = StoredCheckpoints(run)
+            stored.put(own, lambda: True)
+            stored.mark()
         note_stored(folder.tracking, 0)
         self._claim(run, folder.read())  # last: without its file it is not a run yet
         return run, _copy_of(run)

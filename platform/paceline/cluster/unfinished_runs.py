@@ -1,15 +1,20 @@
 """Unfinished runs: whether a command continues an unfinished run, sweep or tune-up, or starts a new one."""
 
+import calendar
+import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Generic, Literal
 
 from paceline.cluster.initial_weights import adopt_weights, pin_weights
 from paceline.cluster.resume_rules import (
+    EXTENDED_FROM_STEP,
     Origin,
+    TrainedTo,
     Warn,
     check_start_from_scratch,
     config_difference,
@@ -138,10 +143,16 @@ def _choose_run(home: Path, config: ExperimentConfig, intent: Intent, warn: Warn
     if newest is None or not (intent == "resume" or _is_resumable(newest, config)):
         return new_run(home, pin_weights(asked), RunFolder), False
     if forks(newest, content, config, intent == "fork"):
-        return new_run(home, config, RunFolder, Origin(newest.run_id, "forked_from"), newest.checkpoints), False
-    require_not_cut_short(config, newest.run_id, content, newest.checkpoints)
-    newest.write(status="running")  # a disk that has no room for this has none for a checkpoint
+        origin = Origin(newest.run_id, "forked_from", content.get(EXTENDED_FROM_STEP))
+        return new_run(home, config, RunFolder, origin, newest.checkpoints), False
+    require_not_cut_short(config, newest.run_id, content, partial(_progress, newest))
+    _write_running(newest, config)  # a disk that has no room for this has none for a checkpoint
     return newest, True
+
+
+def _write_running(folder: RunFolder, config: ExperimentConfig) -> None:
+    """Note that a run, sweep or study is continued, with the config that it is continued with: some keys may differ."""
+    folder.write(status="running", config=shareable(config).model_dump(mode="json"))
 
 
 def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, bool]:
@@ -152,11 +163,16 @@ def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, 
     require_extendable(config, None if newest is None else newest.run_id, content)
     assert newest is not None
     if content["status"] != "finished":
-        require_not_cut_short(config, newest.run_id, content, newest.checkpoints)
-        newest.write(status="running")
+        require_not_cut_short(config, newest.run_id, content, partial(_progress, newest))
+        _write_running(newest, config)
         return newest, True
     origin = extension_of(config, newest.run_id, last_whole_checkpoint(newest.checkpoints))
     return new_run(home, config, RunFolder, origin, newest.checkpoints), False
+
+
+def _progress(run: RunFolder) -> TrainedTo | None:
+    checkpoint = last_whole_checkpoint(run.checkpoints)
+    return None if checkpoint is None else TrainedTo.read(checkpoint)
 
 
 def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
@@ -176,13 +192,15 @@ def new_run(
     kind: type[Folder],
     origin: Origin | None = None,
     checkpoints: Path | None = None,
+    after: str = "",
 ) -> Folder:
     """Create a folder for a run that starts from scratch, or from another run.
 
     Args:
         checkpoints: folder of the checkpoints that it begins with.
+        after: id of an earlier run that is not in `home`.
     """
-    folder = kind(home / _new_id(origin))
+    folder = kind(home / _new_id(max(after, _newest_id(home))))
     for _, checkpoint in numbered(checkpoints) if checkpoints is not None else ():
         place_checkpoint(checkpoint, folder.checkpoints)
     make_folder(folder.path)
@@ -193,14 +211,26 @@ def new_run(
     return folder
 
 
-def _new_id(origin: Origin | None) -> str:
-    """Return an id that sorts by the time of the start, to 1/65536 s, and after that of a run that it begins with."""
-    while True:
-        now = time.time()
-        fraction = int(now % 1 * 2**16)
-        run_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{fraction:04x}{secrets.token_hex(1)}"
-        if origin is None or run_id > origin.run_id:
-            return run_id
+def _newest_id(home: Path) -> str:
+    """Return the newest id of a name; empty without any."""
+    names = [path.name for path in home.iterdir()] if home.is_dir() else []
+    return max(filter(_ID.fullmatch, names), default="")
+
+
+_ID = re.compile(r"(\d{8}-\d{6})-([0-9a-f]{4})[0-9a-f]{2}")
+_TICKS = 2**16
+"""Ids have the time of the start in this part of a second."""
+
+
+def _new_id(newest: str) -> str:
+    """Return an id that sorts by the time of the start, to 1/65536 s, and after the newest one, which a machine whose
+    clock is ahead may have made."""
+    ticks = int(time.time() * _TICKS)
+    if known := _ID.fullmatch(newest):
+        seconds = calendar.timegm(time.strptime(known[1], "%Y%m%d-%H%M%S"))
+        ticks = max(ticks, seconds * _TICKS + int(known[2], 16) + 1)
+    seconds, fraction = divmod(ticks, _TICKS)
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(seconds))}-{fraction:04x}{secrets.token_hex(1)}"
 
 
 @dataclass(frozen=True)
@@ -266,7 +296,7 @@ class Unfinished(Generic[Folder]):
             raise nothing_to_resume(self.word, home)
         if unfinished is None or not self.is_continued(unfinished, config, intent):
             return new_run(home, config, self.kind), False
-        unfinished.write(status="running")
+        _write_running(unfinished, config)
         return unfinished, True
 
     def is_continued(self, unfinished: Folder, config: ExperimentConfig, intent: Intent) -> bool:

@@ -23,6 +23,7 @@ from paceline.cluster.resume_rules import nothing_to_resume
 from paceline.cluster.stored_runs import ClaimedStoredRun, HeldName, Tell, newest_stored, note_claim
 from paceline.cluster.unfinished_runs import Intent, new_run
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.shareable import shareable
 from paceline.durable import write_durably
 from paceline.private_files import make_folder
 from paceline.storage.address import LAUNCH, SWEEP_LOG, TRACKING, TRIALS, RunStore, StoreAddress
@@ -272,7 +273,8 @@ def _choose(config: ExperimentConfig, name: HeldName, intent: Intent) -> tuple[R
     else:
         copy = SweepCopy(run)
         copy.take_over(may_be_ahead=False)
-    note_claim(run, SweepFolder.FILE, {**content, "status": "running"})
+    stored = shareable(config).model_dump(mode="json")
+    note_claim(run, SweepFolder.FILE, {**content, "status": "running", "config": stored})
     return run, copy, True
 
 

@@ -57,7 +57,7 @@ def test_the_same_command_continues_an_unfinished_extension(tmp_path: Path) -> N
     assert again.resumed
     assert again.folder == first.folder
     assert extended(tmp_path, trainer__epochs=None, trainer__max_steps=100).folder == first.folder
-    plain = left_run(tmp_path, config=config(trainer__epochs=4))
+    plain = left_run(tmp_path, config=config(trainer__epochs=None, trainer__max_steps=100))
     assert (plain.resumed, plain.folder) == (True, first.folder)
 
 

@@ -2,11 +2,13 @@
 
 import fcntl
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paceline.cluster import unfinished_runs
 from paceline.cluster.unfinished_runs import claim_run, intent_of
 from paceline.errors import ConfigError, EnvironmentFault
 from support.cluster.local_runs import left_run
@@ -30,6 +32,24 @@ def test_ids_sort_by_the_time_of_the_start_within_one_second_too(tmp_path: Path)
     ids = [left_run(tmp_path, status="finished").folder.run_id for _ in range(20)]
     assert ids == sorted(ids)
     assert len(set(ids)) == 20
+
+
+def test_an_id_follows_one_of_a_machine_whose_clock_is_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished_runs.time, "time", lambda: now + 600)
+        ahead = left_run(tmp_path, status="finished").folder.run_id
+    ids = [left_run(tmp_path, status="finished", step=4, intent="new").folder.run_id for _ in range(3)]
+    assert [ahead, *ids] == sorted({ahead, *ids})
+    assert left_run(tmp_path, intent="extend", config=config(trainer__epochs=9)).folder.run_id > ids[-1]
+
+
+def test_the_file_of_a_resumed_run_has_the_config_that_it_is_resumed_with(tmp_path: Path) -> None:
+    first = left_run(tmp_path, step=4)
+    monitored = config(trainer__epochs=7, checkpoint__monitor="val/loss", checkpoint__mode="max")
+    assert left_run(tmp_path, config=monitored).folder == first.folder
+    stored = first.folder.read()["config"]
+    assert (stored["trainer"]["epochs"], stored["checkpoint"]["monitor"]) == (7, "val/loss")
 
 
 def test_a_damaged_file_is_reported_and_not_taken_for_an_empty_one(tmp_path: Path, golden: Golden) -> None:
