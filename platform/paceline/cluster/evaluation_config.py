@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.kept_checkpoints import checkpoint_beside
+from paceline.cluster.kept_checkpoints import checkpoint_beside, is_whole
 from paceline.cluster.listener import Listener
 from paceline.cluster.user_code import with_objects, with_parts
 from paceline.cluster.worker_spec import WorkerSpec
@@ -92,7 +92,7 @@ def choose_checkpoint(newest: str, asked: str | Path) -> ChosenCheckpoint:
     if str(asked).removeprefix("step-").isdigit():
         return _whole(checkpoint_beside(newest, int(str(asked).removeprefix("step-"))))
     last = _whole(newest)
-    return last if asked == "last" else _whole(checkpoint_beside(newest, _best_step(last.folder)))
+    return last if asked == "last" else _whole(checkpoint_beside(newest, _best_step(last.folder, newest)))
 
 
 def _whole(place: str) -> ChosenCheckpoint:
@@ -116,8 +116,13 @@ def _instead(folder: Path) -> str:
     return f"; there are {', '.join(names[:8])}" if names else f"; write {CHOICES}"
 
 
-def _best_step(folder: Path) -> int:
-    """Return the step of the best evaluation whose checkpoint the run has kept."""
+def _best_step(folder: Path, newest: str) -> int:
+    """Return the step of the best evaluation whose checkpoint the run has kept.
+
+    Args:
+        folder: of the newest checkpoint on this machine.
+        newest: its place.
+    """
     from paceline.engine.checkpointer import COMPONENTS
     from paceline.engine.stateful import unpack
 
@@ -126,7 +131,9 @@ def _best_step(folder: Path) -> int:
         reason = "the run does not know its best checkpoint: it was trained without checkpoint.monitor"
         hint = "name the checkpoint itself, such as step-100, or take the last"
         raise ConfigError([Problem("no-monitor", reason, "checkpoint", hint=hint)])
-    return int(best[0][1])
+    steps = [int(step) for _, step in best]
+    # a run that began with another one's checkpoint may not have all that this one knew
+    return next((step for step in steps if is_whole(checkpoint_beside(newest, step))), steps[0])
 
 
 def _values(folder: Path) -> dict[str, Any]:

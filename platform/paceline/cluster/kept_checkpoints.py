@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.engine.manifest import MANIFEST, STATE, numbered
+from paceline.errors import EnvironmentFault
 from paceline.storage.address import RunStore, is_address, parse
 from paceline.tracking.datasets_and_models import CheckpointModel
 from paceline.tracking.metric_points import MetricPoint
@@ -111,7 +112,11 @@ def best_checkpoint(
     metric, mode = config.checkpoint.objective
     steps = {step for step, _ in numbered(folder)}
     # the newest value of a step that was trained twice is that of its checkpoint
-    remembered = {step: value for step, value in remembered_values(folder, metric).items() if step in steps}
+    remembered = {
+        step: value
+        for step, value in remembered_values(folder, metric).items()
+        if step in steps or is_whole(checkpoint_beside(newest, step))
+    }
     logged = {step: value for key, value, step in points if key == metric and step in steps and isfinite(value)}
     values = {**remembered, **logged}
     if not values:
@@ -119,6 +124,18 @@ def best_checkpoint(
     sign = 1.0 if mode == "min" else -1.0
     step = min(values, key=lambda each: (sign * values[each], each))
     return BestCheckpoint(step, metric, values[step], checkpoint_beside(newest, step))
+
+
+def is_whole(place: str) -> bool:
+    """Return True if a checkpoint is there, whose writing has been completed."""
+    if not is_address(place):
+        return (Path(place) / MANIFEST).is_file()
+    from paceline.storage.remote_folder import RemoteFolder
+
+    try:
+        return RemoteFolder(parse(place, "checkpoint")).read(MANIFEST) is not None
+    except EnvironmentFault:
+        return False
 
 
 def checkpoint_beside(place: str, step: int) -> str:

@@ -72,6 +72,9 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
         keeper.start()
         yield sync_folder(run.folder, uri, tell)
         keeper.settle(tell)
+    except EnvironmentFault as fault:
+        if fault.code != "no-record":  # a launch that was refused at once, or died, has left none
+            yield SyncReport((Synced("", "left", reason=fault.message),))
     finally:
         if keeper is None:
             lease.release()

@@ -1,5 +1,6 @@
 """Read-only copies of stored runs: only the files that are needed, apart from working copies."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from typing import Literal
 from filelock import FileLock
 
 from paceline.durable import write_durably
-from paceline.engine.manifest import MANIFEST, BrokenCheckpoint
+from paceline.engine.manifest import MANIFEST, STATE, BrokenCheckpoint
 from paceline.errors import EnvironmentFault
 from paceline.private_files import file_mode, make_folder
 from paceline.storage.address import (
@@ -26,7 +27,7 @@ from paceline.storage.address import (
     parse,
 )
 from paceline.storage.remote_folder import RemoteFolder
-from paceline.storage.stored_checkpoints import StoredCheckpoints
+from paceline.storage.stored_checkpoints import StoredCheckpoints, files_of
 from paceline.storage.stored_record import AT_ONCE, RecordCopy, StoredLog
 
 Kind = Literal["run", "sweep", "trial"]
@@ -58,9 +59,18 @@ def copied_run(text: str) -> tuple[Kind, Path, RunStore]:
         _copy_sweep(run)
     else:
         with _alone_with(folder):
-            _copy_record(run)
-            write_durably(folder / STATUS, RemoteFolder(run.address).read(STATUS) or b"")
+            status = RemoteFolder(run.address).read(STATUS) or b""
+            _copy_record(run, may_remember=_has_origin(status))
+            write_durably(folder / STATUS, status)
     return kind, folder, run
+
+
+def _has_origin(status: bytes) -> bool:
+    """Return True for the file of a run that began with another one's checkpoint."""
+    try:
+        return not {"extended_from", "forked_from"}.isdisjoint(json.loads(status))
+    except (ValueError, TypeError):
+        return False
 
 
 def copied_trial(trial: RunStore) -> Path:
@@ -94,16 +104,27 @@ def _copy_sweep(sweep: RunStore, with_trials: bool = True) -> None:
                 list(threads.map(RecordCopy.replace, copies))
 
 
-def _copy_record(run: RunStore) -> None:
+def _copy_record(run: RunStore, may_remember: bool = False) -> None:
+    """Copy what a run has recorded, and the manifests of its checkpoints.
+
+    Args:
+        may_remember: copy the values in its newest checkpoint as well, which tell the best evaluations of a run that it
+            began with.
+    """
     folder = _folder_of(run)
     RecordCopy(RemoteFolder(run.address), folder / TRACKING).replace()
     checkpoints = folder / CHECKPOINTS
-    kept = {f"step-{step}": data for step, _, data in StoredCheckpoints(run, checkpoints).kept()}
+    found = StoredCheckpoints(run, checkpoints).kept()
+    kept = {f"step-{step}": data for step, _, data in found}
     for path in checkpoints.glob("step-*"):
         if path.name not in kept:
             shutil.rmtree(path)
     for name, data in kept.items():
         write_durably(checkpoints / name / MANIFEST, data)
+    for step, _, data in found[:1] if may_remember else []:
+        state = (RemoteFolder(run.address) / CHECKPOINTS / f"step-{step}").read(STATE)
+        if state is not None and len(state) == files_of(data).get(STATE):
+            write_durably(checkpoints / f"step-{step}" / STATE, state)
 
 
 def _alone_with(folder: Path) -> FileLock:

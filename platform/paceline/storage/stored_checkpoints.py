@@ -199,7 +199,15 @@ class StoredCheckpoints:
         if launch not in (self._run.launch, *self._run.trusted) or history != history_there:
             for _, path in numbered(self.folder):
                 shutil.rmtree(path)
-        write_durably(mark, f"{self._run.launch} {history_there}".encode())
+        self.mark(history_there)
+
+    def mark(self, history: str = "") -> None:
+        """Note that the copies on this machine are of this launch.
+
+        Args:
+            history: of a trial that has taken over another one's checkpoint.
+        """
+        write_durably(self.folder / LAUNCH, f"{self._run.launch} {history}".encode())
 
     def _set_broken_copies_aside(self, on_broken: OnBroken) -> None:
         for _, path in numbered(self.folder):
@@ -257,6 +265,19 @@ def _download(remote: RemoteFolder, manifest: bytes, folder: Path) -> None:
         remote.download(name, folder / name)
     write_private(folder / MANIFEST, manifest)
     verify(folder)
+
+
+def copy_older(origin: RunStore, run: RunStore, newest: int) -> None:
+    """Copy the checkpoints of a run that another one extends or forks, before the newest one, which it begins with. The
+    best may be among them.
+
+    Raises:
+        StoreFault: the store cannot be used.
+    """
+    source, target = (RemoteFolder(each.address, FINAL_SECONDS) / CHECKPOINTS for each in (origin, run))
+    for step in StoredCheckpoints(origin).whole_steps():
+        if step < newest:
+            _place(source / f"step-{step}", target / f"step-{step}")
 
 
 def pin_stored(trial: RunStore, step: int, keep: int) -> StoreAddress | None:

@@ -35,6 +35,22 @@ def trained(home: Path, name: str, **sections: Any) -> RunResult:
     return train(config(home, name, **sections), listener=SilentListener())
 
 
+def extended(home: Path, storage: str | None = None, **changes: Any) -> RunResult:
+    """Train for two epochs, then two more; the first evaluation stays the best one by far.
+
+    Args:
+        storage: in place of a folder below `home`.
+        changes: of the second training.
+    """
+    checkpoint = {"monitor": "val/loss", "mode": "max", "keep_best": 1, "keep": 1}
+    run = config(
+        home, "further", **CNN, trainer={"epochs": 2}, checkpoint=checkpoint, optimizer={"name": "sgd", "lr": 0.1}
+    ).with_overrides({"storage.path": storage or str(home / "runs")})
+    assert train(run, listener=SilentListener()).steps == 4
+    longer = run.with_overrides({"trainer.epochs": 4, **changes})
+    return train(longer, listener=SilentListener(), extend=True)
+
+
 def swept(home: Path, name: str, lrs: Mapping[str, float], **sections: Any) -> SweepFolder:
     """A finished sweep over learning rates, as a launch leaves it behind; each trial has been trained as a run.
 

@@ -1,24 +1,11 @@
 """The best checkpoint of a run that was trained further: `train`, `export`, `evaluate` and `load_run` name the same."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from paceline import RunResult, export, load_run, train
-from paceline.cluster.listener import SilentListener
-from support.runs.trained_runs import CNN, config
-
-
-def extended(home: Path, **changes: Any) -> RunResult:
-    """Train for two epochs, then two more; the first evaluation stays the best one by far."""
-    checkpoint = {"monitor": "val/loss", "mode": "max", "keep_best": 1, "keep": 1}
-    run = config(
-        home, "further", **CNN, trainer={"epochs": 2}, checkpoint=checkpoint, optimizer={"name": "sgd", "lr": 0.1}
-    )
-    assert train(run, listener=SilentListener()).steps == 4
-    longer = run.with_overrides({"trainer.epochs": 4, **changes})
-    return train(longer, listener=SilentListener(), extend=True)
+from paceline import export, load_run
+from support.runs.trained_runs import extended
 
 
 @pytest.fixture

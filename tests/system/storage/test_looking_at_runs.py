@@ -14,8 +14,10 @@ from paceline.errors import ConfigError, EnvironmentFault
 from paceline.runs.export import export
 from paceline.runs.finding import find_run
 from paceline.runs.stored_sync import sync_address
+from paceline.runs.sync import Synced, SyncReport
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.tracking import mlflow_connection as mlflow
+from support.runs.trained_runs import extended
 from support.storage.relay import Relay
 from support.storage.training import NAME, Training
 
@@ -119,6 +121,44 @@ def test_what_mlflow_lacks_is_sent_from_the_store(
     shutil.rmtree(tmp_path / "cache-of-tests")
     report = sync_address(f"{training.storage}/{NAME}/{ended['run_id']}", uri)
     assert [(record.state, record.sent) for record in report.records] == [("complete", 0)]
+
+
+def test_a_run_without_a_record_does_not_keep_others_from_being_sent(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch that was refused at once has left its file alone."""
+    sent = []
+
+    def sync_folder(path: Path, *given: Any) -> SyncReport:
+        sent.append(path.name)
+        if path.name == "20260102-000000-aaaaaa":
+            raise EnvironmentFault("no run is recorded in it", "no-record")
+        if path.name == "20260103-000000-aaaaaa":
+            raise EnvironmentFault("it is damaged", "file-damaged")
+        return SyncReport((Synced(str(path), "complete", sent=1),))
+
+    monkeypatch.setattr("paceline.runs.stored_sync.sync_folder", sync_folder)
+    names = [f"2026010{day}-000000-aaaaaa" for day in range(1, 5)]
+    for name in names:
+        (remote / NAME / name).write("run.json", b'{"status": "interrupted"}')
+    report = sync_address(str(remote.address))
+    assert sorted(sent) == names
+    assert [record.state for record in report.records] == ["complete", "left", "complete"]
+
+
+def test_the_best_checkpoint_of_an_extended_run_may_be_one_of_the_run_before(
+    remote: RemoteFolder, tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(prepared_database, tmp_path / "mlflow.db")
+    result = extended(tmp_path, str(remote.address))
+    assert result.best is not None
+    assert (result.steps, result.best.step) == (8, 2)
+    address = f"{remote.address}/further/{result.run_id}"
+    assert load_run(address).best == result.best
+    exported = export(address, output=tmp_path / "exported")
+    assert (exported.step, exported.metrics["val/loss"]) == (2, result.best.value)
+    assert result.evaluate(checkpoint="best")["val/loss"] == result.best.value
 
 
 def test_missing_runs_are_reported(remote: RemoteFolder) -> None:
