@@ -7,7 +7,7 @@ import math
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -186,13 +186,15 @@ def _shared_parts(run: TrainedRun, folder: Path, address: str | None) -> Iterato
         yield str(folder)
         return
     from paceline.storage.remote_folder import RemoteFolder
+    from paceline.storage.store_faults import StoreFault
 
     home = parse(run.checkpoint, "checkpoint").parent.parent.parent.pinned()
     shared = home / folder.parent.name
     try:
         yield str(shared)
     finally:
-        RemoteFolder(shared).remove_all()
+        with suppress(StoreFault):  # what has been brought here counts
+            RemoteFolder(shared).remove_all()
 
 
 def _bring(place: str, folder: Path) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault, Problem
@@ -166,6 +167,7 @@ def lock_home(home: Path) -> IO[str]:
     """
     make_folder(home)
     lock = open(home / LOCK, "a+", opener=open_lock)  # noqa: SIM115  # the caller closes it
+    _locks.add(lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         in_place = _is_in_place(lock, home / LOCK)
@@ -184,6 +186,20 @@ def lock_home(home: Path) -> IO[str]:
         return lock
     lock.close()
     return lock_home(home)
+
+
+_locks: "WeakSet[IO[str]]" = WeakSet()
+"""Locks that this process may hold."""
+
+
+def _close_locks() -> None:
+    """Close the locks in a forked process: a loader process that outlives a killed command would keep them."""
+    for lock in _locks:
+        lock.close()
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_locks)
 
 
 @contextmanager

@@ -103,11 +103,14 @@ def _start_run_coordinator(launch: TrainLaunch, asked: CostUnits) -> Any:
 def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node: NodeProcesses) -> dict[str, Any]:
     """Run the trainer in its thread, show the events of the coordinator, and return how training ended."""
     feed = ProgressFeed(launch.listener, launch.derived.total_steps)
-    with first_interrupt_calls(lambda: coordinator.request_stop.remote()):
+    is_interrupted = threading.Event()
+    with first_interrupt_calls(is_interrupted.set):
         fitting.start()
         coordinator.start_uploading.remote()  # imports while Ray Train starts its first processes one after the other
         while fitting.is_alive() and not _show(launch, coordinator, feed) and node.dead() is None:
             fitting.join(POLL_SECONDS)
+            if is_interrupted.is_set():  # again and again: a coordinator that dies forgets it
+                coordinator.request_stop.remote()
     _show(launch, coordinator, feed)
     return _ending(launch, coordinator, fitting, node)
 

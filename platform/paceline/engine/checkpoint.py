@@ -60,7 +60,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[
     """
     final = folder / f"step-{snapshot.step}"
     temporary = folder / snapshot.temporary_name
-    for left in folder.glob(f".step-{snapshot.step}.*writing"):  # by a process that was killed
+    for left in folder.glob(".step-*writing"):  # by a process that was killed, at whichever step
         shutil.rmtree(left, ignore_errors=True)
     try:
         snapshot.write_tensors(temporary)

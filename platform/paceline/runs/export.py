@@ -44,6 +44,8 @@ PROGRAM = "model.pt2"
 CONFIG = "config.yaml"
 README = "README.md"
 DESCRIPTION = "export.json"
+ASIDE = ".export-"
+"""Prefix of the folder that an export is written to, until it is complete."""
 """Describes the other files. Written last: an export without it is incomplete."""
 PACKAGES = ("paceline", "torch", "safetensors")
 
@@ -195,6 +197,8 @@ def _check_folder(folder: Path, found: FoundRun, chosen: Chosen, format: Format)
         return
     if not folder.is_dir():
         raise EnvironmentFault(f"{folder} is a file: choose a folder with --output", "output-not-usable", path=folder)
+    for left in folder.glob(f"{ASIDE}*"):  # by an export that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
         held = json.loads((folder / DESCRIPTION).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -215,11 +219,12 @@ def _write(folder: Path, found: FoundRun, chosen: Chosen, config: ExperimentConf
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".export-", dir=folder))
+        aside = Path(tempfile.mkdtemp(prefix=ASIDE, dir=folder))
         try:
             about = Exported(folder, format, found, chosen.step, chosen.why, chosen.missed, chosen.metrics)
             exported = _fill(aside, about, chosen, config)
-            for name in (exported.file.name, CONFIG, README, DESCRIPTION):
+            # the description first: if this is killed, the same export may write to the folder again
+            for name in (DESCRIPTION, exported.file.name, CONFIG, README):
                 (aside / name).replace(folder / name)
         finally:
             shutil.rmtree(aside, ignore_errors=True)

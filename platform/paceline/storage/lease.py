@@ -102,22 +102,27 @@ class Lease:
     def _wait_out(self, tell: Callable[[str], object]) -> None:
         first = holder = read_holder(self._home)
         deadline = None if first is None else time.monotonic() + min(LEASE_SECONDS, first.until - time.time())
+        if first is not None and first.machine == _machine() and not first.is_gone:
+            raise self._in_use(first)  # whatever its lease says: it lives
         while holder is not None and deadline is not None and not holder.is_gone and time.monotonic() < deadline:
             # a machine whose clock is behind may have said so just now
-            if holder != first or first.machine == _machine():
-                raise StoreFault(
-                    f"a run named {self._home.address.name!r} is in progress in {self._home.address.bare}, by process "
-                    f"{holder.process} on {holder.host}; wait for it, or give this one another name",
-                    "run-in-use",
-                    name=self._home.address.name,
-                    host=holder.host,
-                    process=holder.process,
-                )
+            if holder != first:
+                raise self._in_use(holder)
             if holder is first:
                 left = f"{deadline - time.monotonic():.0f} s"
                 tell(f"waiting up to {left} for {holder.host}, which may still be at work on {self._home.address.name}")
             time.sleep(min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
             holder = read_holder(self._home)
+
+    def _in_use(self, holder: Holder) -> StoreFault:
+        return StoreFault(
+            f"a run named {self._home.address.name!r} is in progress in {self._home.address.bare}, by process "
+            f"{holder.process} on {holder.host}; wait for it, or give this one another name",
+            "run-in-use",
+            name=self._home.address.name,
+            host=holder.host,
+            process=holder.process,
+        )
 
 
 def read_holder(home: RemoteFolder) -> Holder | None:

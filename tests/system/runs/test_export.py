@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,34 @@ def test_the_same_export_again_is_the_same_and_another_one_is_refused(
             export("cnn", output=out, metric="val/loss", **options)  # type: ignore[arg-type]
         assert (code_of(caught), caught.value.fields) == ("output-not-usable", {"path": out})
         assert {path.name: path.read_bytes() for path in out.iterdir()} == held
+
+
+@pytest.mark.parametrize("moved", range(5))
+def test_an_export_that_was_killed_is_made_again(
+    cnn: RunResult, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    """It dies after it has moved so many of its four files into place."""
+    out, whole = tmp_path / "out", export("cnn", output=tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    def replace(path: Path, target: Path) -> Path:
+        if len(list(out.glob("[!.]*"))) == moved:
+            raise Killed
+        return rename(path, target)
+
+    rename = Path.replace
+    with monkeypatch.context() as patch, suppress(Killed):
+        patch.setattr(Path, "replace", replace)
+        patch.setattr("paceline.runs.export.shutil.rmtree", lambda *given, **named: None)
+        export("cnn", output=out)
+    out.mkdir(exist_ok=True)
+    (out / ".export-left").mkdir(exist_ok=True)
+    assert len(list(out.glob("[!.]*"))) == moved
+    again = export("cnn", output=out)
+    assert (again.sha256, again.step) == (whole.sha256, whole.step)
+    assert {path.name for path in out.iterdir()} == {path.name for path in whole.folder.iterdir()}
 
 
 def test_a_secret_in_the_config_is_not_exported(own_net: RunResult, home: Path, tmp_path: Path) -> None:

@@ -54,13 +54,38 @@ def test_a_process_of_this_machine_that_has_ended_holds_nothing(remote: RemoteFo
     assert told == []  # nothing was waited for
 
 
+def test_a_live_process_of_this_machine_is_at_work_though_its_lease_is_over(remote: RemoteFolder) -> None:
+    """As after the machine has slept."""
+    holder = replace(Holder.here("asleep"), until=time.time() - 60)
+    remote.write(leases.FILE, json.dumps(asdict(holder)).encode())
+    with pytest.raises(EnvironmentFault) as caught:
+        Lease(remote, "mine").take(quiet)
+    assert caught.value.code == "run-in-use"
+
+
+class FakeTime:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 def test_another_machine_is_waited_out(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
-    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.1)
-    put(remote, until=time.time() + 1.0)
+    clock = FakeTime()
+    monkeypatch.setattr(leases, "time", clock)
+    put(remote, until=clock.time() + 30.0)
     told: list[str] = []
-    began = time.monotonic()
+    began = clock.now
     Lease(remote, "mine").take(told.append)
-    assert time.monotonic() - began >= 0.9
+    assert clock.now - began >= 30
     (text,) = told
     golden(text)
 

@@ -123,6 +123,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, fit(toy_config(), checkpoints=folder)[1].weights_sha256
 
 
+def test_what_killed_saves_have_left_is_removed_by_the_next_save(finished: tuple[Path, str], tmp_path: Path) -> None:
+    runs = shutil.copytree(finished[0], tmp_path / "checkpoints")
+    for step in (3, 9, 999):
+        shutil.copytree(runs / "step-12", runs / f".step-{step}.writing")
+    fit(toy_config(trainer__epochs=toy_config().trainer.epochs + 1), checkpoints=runs)
+    assert not list(runs.glob(".step-*"))
+
+
 @pytest.mark.parametrize("case", DAMAGES)
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(
     case: str, finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Any
