@@ -15,7 +15,7 @@ from paceline.config.base import Component
 from paceline.config.definitions import dataset_class_problem, is_dataset_class
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import LIGHTNING_TASK, Called, is_path
-from paceline.config.lightning import is_lightning_module
+from paceline.config.lightning import has_own_optimizer, is_lightning_module
 from paceline.config.loading import load_config
 from paceline.config.schema import json_schema
 from paceline.config.source import read_text, read_value
@@ -57,7 +57,7 @@ trainer:
   # activation_checkpointing: full
 
 # callbacks: [{{name: early_stopping, monitor: val/loss, patience: 3}}, {{name: ema, decay: 0.999}}]
-# checkpoint: {{monitor: val/accuracy, keep_best: 1}}
+# checkpoint: {{monitor: val/loss, keep_best: 1}}
 
 # 0 trains in this process. 2 or more start that many workers on Ray, a GPU each where there are enough.
 scaling: {{num_workers: 0}}
@@ -130,8 +130,16 @@ def _task_of(model: Component) -> str | None:
     if not isinstance(made, type):
         return None
     if is_lightning_module(made):
-        return f'{{path: "{LIGHTNING_TASK}"}}'
+        return lightning_task(made)
     return "{name: model_loss}" if any(base.__module__.startswith("transformers.") for base in made.__mro__) else None
+
+
+def lightning_task(module: type) -> str:
+    """Return the task for a LightningModule. If the module has its own optimizer, it says which one trains."""
+    plain = f'path: "{LIGHTNING_TASK}"'
+    if not has_own_optimizer(module):
+        return f"{{{plain}}}"
+    return f"{{{plain}, args: {{configure_optimizers: false}}}}  # true: the module's own, not the section optimizer"
 
 
 def _check(text: str, file: Path) -> ExperimentConfig:

@@ -21,6 +21,12 @@ def is_lightning_base(kind: type, name: str = "LightningModule") -> bool:
     return kind.__name__ == name and kind.__module__.split(".")[0] in ("lightning", "pytorch_lightning")
 
 
+def has_own_optimizer(kind: type) -> bool:
+    """True if the class of a LightningModule, or a base of its own, defines `configure_optimizers`."""
+    own = next((each for each in kind.__mro__ if "configure_optimizers" in vars(each)), None)
+    return own is not None and own.__module__.split(".")[0] not in ("lightning", "pytorch_lightning")
+
+
 def has_other_task(config: ExperimentSchema, model: type) -> bool:
     """True if a shipped task would train a LightningModule, whose `training_step` is then not called."""
     return is_lightning_module(model) and not isinstance(config.task, Called)

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -75,6 +76,7 @@ def test_what_is_commented_out_is_valid_too(command: Command, folder: Path) -> N
         assert match[1] in yaml.safe_dump(load_config(file).model_dump(mode="json", exclude_unset=True))
 
 
+LIGHTNING = {"path": "paceline.adapters:LightningTask"}
 MODULES = {
     "bert_of_init": """\
 Base = type("PreTrainedModel", (), {"__module__": "transformers.modeling_utils"})
@@ -84,9 +86,13 @@ def net(): ...
 """,
     "lightning_of_init": """\
 print("importing")
-Base = type("LightningModule", (), {"__module__": "pytorch_lightning.core.module"})
+unset = {"__module__": "pytorch_lightning.core.module", "configure_optimizers": lambda self: None}
+Base = type("LightningModule", (), unset)
 class Middle(Base): ...
 class Net(Middle): ...
+class Own(Base):
+    def configure_optimizers(self): ...
+class Deeper(Own): ...
 """,
     "failing_of_init": "def net(): ...\nraise SystemExit(1)\n",
 }
@@ -98,11 +104,13 @@ class Net(Middle): ...
         ("bert_of_init:Bert", {"name": "model_loss"}),
         ("bert_of_init:bert", {"name": "model_loss"}),
         ("bert_of_init:net", {"name": "classification"}),
-        ("lightning_of_init:Net", {"path": "paceline.adapters:LightningTask"}),
+        ("lightning_of_init:Net", LIGHTNING),
+        ("lightning_of_init:Own", {**LIGHTNING, "args": {"configure_optimizers": False}}),
+        ("lightning_of_init:Deeper", {**LIGHTNING, "args": {"configure_optimizers": False}}),
         ("failing_of_init:net", {"name": "classification"}),
     ],
 )
-def test_a_model_gets_the_task_of_its_library(command: Command, folder: Path, model: str, task: dict[str, str]) -> None:
+def test_a_model_gets_the_task_of_its_library(command: Command, folder: Path, model: str, task: dict[str, Any]) -> None:
     module = model.partition(":")[0]
     (folder / f"{module}.py").write_text(MODULES[module])
     arguments = ("init", "--model", model, "--data", "code_of_init:data")
