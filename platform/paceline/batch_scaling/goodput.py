@@ -6,12 +6,23 @@ samples(B) = samples(B_0) / efficiency(B),        seconds(B, w) = samples(B) / B
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from paceline.batch_scaling.candidate import LEAST_GAIN
 from paceline.batch_scaling.critical_batch import CriticalBatch, expected_efficiency
-from paceline.batch_scaling.findings import ScaleRow
+from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
 from paceline.batch_scaling.step_time import StepTimeModel
 
 NEAR = 1.1
 """Within this factor of the fastest time, a smaller batch is the knee."""
+
+
+def fastest_not_considered(found: ScaleFindings) -> ScaleRow | None:
+    """Return the fastest row that has other workers or was not measured, so that it cannot be recommended; None if the
+    config as it is is as fast."""
+    here = [row for row in found.table if row.workers == found.workers]
+    own = next((row for row in here if row.global_batch_size == found.own_batch_size), None)
+    others = [row for row in found.table if row.is_in_reach and (row.workers != found.workers or row.is_extrapolated)]
+    best = min(others, key=lambda row: row.seconds, default=None)
+    return best if best is not None and own is not None and best.seconds * LEAST_GAIN <= own.seconds else None
 
 
 def goodput_table(

@@ -147,7 +147,7 @@ def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stag
         make_folder(folder.ray)
     with open_bench(config, SCALE, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
         resumable = ResumableBench(bench, log, spent, SCALE)
-        study = ScaleStudy(config, resumable, clock, listener, folder.checkpoints, launch.verifies)
+        study = ScaleStudy(config, resumable, clock, listener, folder.checkpoints, launch.verifies, place.notes)
         findings = study.run()
 
     def warn(message: str) -> None:

@@ -42,6 +42,7 @@ class ScaleStudy:
     Args:
         folder: for checkpoints; all workers see it.
         verifies: whether the recommendation is trained to the target.
+        notes: notes to add to the findings.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class ScaleStudy:
         listener: Stages,
         folder: Path,
         verifies: bool = True,
+        notes: Sequence[str] = (),
     ) -> None:
         self._config, self._clock, self._listener, self._verifies = config, clock, listener, verifies
         self._jobs = StudyJobs(bench, clock, folder)
+        self._jobs.notes += notes
         self._plan: StudyPlan | None = None
         self._steps = _Steps(0, {})
 
@@ -214,7 +217,9 @@ class ScaleStudy:
                 self._jobs.notes.append(
                     "larger batches are not predicted to reach the target within the config's length"
                 )
-            self._jobs.notes.append("no larger batch is predicted to reach the target sooner")
+            self._jobs.notes.append(
+                f"no larger batch is predicted to reach the target sooner with {counted(plan.workers, 'worker')}"
+            )
         return fixed
 
     def _growing(self, found: ScaleFindings, plan: StudyPlan, here: Sequence[ScaleRow]) -> Candidate | None:

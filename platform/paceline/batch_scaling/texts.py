@@ -5,6 +5,7 @@ from math import isfinite
 
 from paceline.batch_scaling.critical_batch import CriticalBatch, smallest_untrainable
 from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
+from paceline.batch_scaling.goodput import fastest_not_considered
 from paceline.reports.text import counted
 
 HEADING = ("batch", "workers", "lr", "samples", "steps", "time", "worker time", "")
@@ -47,10 +48,14 @@ def summary_text(findings: ScaleFindings) -> str:
     """Return the answer in a sentence."""
     if findings.undecided:
         return f"not decided: {findings.undecided}"
-    if not findings.recommended and findings.verifications:
-        return f"no larger batch was surely faster than the config's own of {findings.own_batch_size:,}"
     if not findings.recommended:
-        return f"the config is best as it is, with a batch of {findings.own_batch_size:,}"
+        own = f"{findings.own_batch_size:,}"
+        best = (
+            f"no larger batch was surely faster than the config's own of {own}"
+            if findings.verifications
+            else f"the config is best as it is, with a batch of {own}"
+        )
+        return "; ".join(filter(None, [best, not_considered_text(findings)]))
     rule = findings.recommended["optimizer.lr_scaling"]
     sizes = recommended_sizes(findings)
     batch = f"a batch of {sizes[0]:,}" if len(sizes) == 1 else f"a batch that grows from {sizes_text(sizes)}"
@@ -59,6 +64,16 @@ def summary_text(findings: ScaleFindings) -> str:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
         return f"{start} {findings.speedup:.2f}x as fast (95 % CI {low:.2f}-{high:.2f})"
     return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
+
+
+def not_considered_text(findings: ScaleFindings) -> str:
+    """Return the fastest row that could not be recommended, if the config as it is takes longer; else an empty text."""
+    best = fastest_not_considered(findings)
+    if best is None:
+        return ""
+    where = batch_text([best.global_batch_size], best.workers)
+    how = "extrapolated" if best.is_extrapolated else "predicted from its measured step"
+    return f"{where} would take {seconds_text(best.seconds)}, {how}"
 
 
 def critical_text(critical: CriticalBatch | None) -> str:

@@ -125,7 +125,8 @@ class LocalBench:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # such as a panic in Rust: a later launch would raise it again
-            return Answer(problem=describe(error, 0).reason, kind="error")
+            failure = describe(error, 0)
+            return Answer(problem=failure.reason, kind=failure.kind)
         finally:
             torch.set_num_threads(threads)
             self._state.restore()

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from paceline.bench.job_log import JobLog
 from paceline.bench.jobs import StudyKind
+from paceline.bench.machine_load import warn_of_load
 from paceline.bench.mlflow_record import record_of
 from paceline.bench.study_folder import StudyFolder
 from paceline.cluster.listener import Stages
@@ -44,6 +45,8 @@ class StudyPlace(Generic[F]):
     log: JobLog
     uri: str
     close_seconds: float
+    notes: tuple[str, ...] = ()
+    """Notes on the machine, from this launch and the earlier ones."""
 
 
 def claim_study(
@@ -78,6 +81,7 @@ def opened_study(
             the name.
         ConfigError: the unfinished study has another config, or there is none to resume.
     """
+    notes = warn_of_load(launch.address, listener)
     storage = storage_folder(config)
     warn_of_fixed_size(config, f"a {study.noun}", listener)
     if on_cluster(launch.address):
@@ -91,7 +95,7 @@ def opened_study(
     try:
         start_creating(uri)
         with closing(JobLog(claimed.folder.path, config.scaling.num_workers == 0)) as log:
-            yield StudyPlace(pinned, claimed.folder, log, uri, close_seconds)
+            yield StudyPlace(pinned, claimed.folder, log, uri, close_seconds, _noted(claimed.folder, notes))
     except BaseException as error:
         with suppress(OSError):
             has_failed = isinstance(error, failures)
@@ -104,6 +108,15 @@ def opened_study(
         raise
     finally:
         claimed.release()
+
+
+def _noted(folder: StudyFolder, notes: list[str]) -> tuple[str, ...]:
+    """Add notes to the folder, and return all that it has."""
+    known = folder.read().get("notes", [])
+    if notes:
+        with writable(folder.path):
+            folder.write(notes=[*known, *notes])
+    return (*known, *notes)
 
 
 def record_study(

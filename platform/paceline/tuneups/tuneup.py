@@ -34,7 +34,7 @@ from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn
 from paceline.tracking.tracking_uri import is_http
-from paceline.tuneups.course import TuneupCourse, Watcher
+from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder
 from paceline.tuneups.mlflow_record import record_in_mlflow
 from paceline.tuneups.outcome import BaselineFailed, Findings
@@ -43,6 +43,7 @@ from paceline.tuneups.report_page import report_html
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.stored_findings import findings_json
 from paceline.tuneups.texts import answer_text
+from paceline.tuneups.watcher import Watcher
 
 if TYPE_CHECKING:
     from torch import nn
@@ -139,7 +140,7 @@ def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
 
 def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Watcher, spent: SpentTime) -> Findings:
     config, folder, log = place.config, place.folder, place.log
-    notes = [*_report_earlier_launches(folder, log, listener), *_lint(config, listener)]
+    notes = [*_report_earlier_launches(folder, log, listener), *place.notes, *_lint(config, listener)]
     clock = Clock((config.tuneup or TuneupConfig()).budget_seconds, 0.0, spent)
     with writable(folder.path):
         make_folder(folder.ray)

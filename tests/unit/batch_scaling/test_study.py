@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -317,6 +318,20 @@ def test_where_a_step_takes_as_long_as_its_samples_the_config_stays_as_it_is() -
     found = study(SimulatedBench(100.0, step_seconds=(0.0, 1e-4)))
     assert found.recommended == {}
     assert found.verifications == ()
+
+
+def test_an_answer_that_changes_nothing_names_a_faster_row_that_was_not_measured() -> None:
+    found = study(SimulatedBench(100.0, step_seconds=(0.0, 1e-4)))
+    best = min(found.table, key=lambda row: row.seconds)
+    assert best.is_extrapolated
+    assert best.workers > found.workers
+    assert f"{best.workers} workers" in summary_text(found)
+    assert "extrapolated" in summary_text(found)
+    measured = study_of_workers(SimulatedBench(100.0, step_seconds=(0.0, 1e-4), most_workers=best.workers))
+    assert f"{best.workers} workers" in summary_text(measured)
+    assert "extrapolated" not in summary_text(measured)
+    here = tuple(row for row in found.table if row.workers == found.workers)
+    assert "worker" not in summary_text(replace(found, table=here))
 
 
 def test_a_prediction_that_does_not_hold_is_not_recommended() -> None:
