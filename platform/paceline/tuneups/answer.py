@@ -47,11 +47,6 @@ def certainty(findings: Findings) -> str:
     return " ".join(parts)
 
 
-def untried(findings: Findings) -> int:
-    """Return the number of techniques that were not tried, or failed."""
-    return sum(technique.verdict == "not applicable" for technique in findings.techniques)
-
-
 def recommended_names(findings: Findings) -> str:
     """Return the techniques that are recommended, in a line."""
     return ", ".join(technique.name for technique in findings.techniques if technique.is_recommended)
@@ -60,8 +55,11 @@ def recommended_names(findings: Findings) -> str:
 def unhelpful_text(findings: Findings) -> str:
     """Return the techniques that are not recommended, by the reason, in a line; empty where there are none."""
     groups = [f"{reason}: {', '.join(names)}" for reason, names in unhelpful(findings)]
-    if count := untried(findings):
-        groups.append(f"{count} not measured, with the reason in the table")
+    unmeasured = [technique for technique in findings.techniques if technique.verdict == "not applicable"]
+    if names := [technique.name for technique in unmeasured if technique.is_untried]:
+        groups.append(f"no time was left: {', '.join(names)}")
+    if count := len(unmeasured) - len(names):
+        groups.append(f"{count} not applicable, with the reason in the table")
     return "; ".join(groups)
 
 

@@ -5,7 +5,7 @@ import sys
 from paceline.tuneups.explanations import shown_techniques
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.pictures import TOGETHER
-from paceline.tuneups.texts import LEAST_SHARE, speed_text
+from paceline.tuneups.texts import LEAST_SHARE, speed_text, technique_speed
 
 WIDTH = 28
 """Characters of the longest bar."""
@@ -20,16 +20,15 @@ def tables_of(findings: Findings) -> list[Table]:
 
 def _speeds(findings: Findings) -> Table:
     values = [
-        (technique.name, technique.speedup, technique.speedup_interval)
+        (technique.name, technique.speedup, technique_speed(technique))
         for technique in shown_techniques(findings)
         if technique.speedup is not None
     ]
     if findings.speedup is not None:
-        values.insert(0, (TOGETHER, findings.speedup, findings.speedup_interval))
+        values.insert(0, (TOGETHER, findings.speedup, speed_text(findings.speedup, findings.speedup_interval)))
     values = sorted(values, key=lambda each: -each[1])
     most = max((speed for _, speed, _ in values), default=1.0)
-    rows: list[tuple[str, ...]] = []
-    rows += [(name, _bar(speed / most), speed_text(speed, interval)) for name, speed, interval in values]
+    rows: list[tuple[str, ...]] = [(name, _bar(speed / most), text) for name, speed, text in values]
     return ("speed", "", ""), rows
 
 

@@ -66,6 +66,14 @@ class ConfigPair(NamedTuple):
     technique: ExperimentConfig
 
 
+class Share(NamedTuple):
+    """Speedup of all candidates together over all but one technique."""
+
+    interval: Interval
+    """Not corrected for several looks: it only decides which techniques are left out."""
+    builds: int
+
+
 @dataclass(frozen=True)
 class Confirmed:
     """Result of several builds."""
@@ -74,8 +82,8 @@ class Confirmed:
     """Comparison of all candidates together with the baseline; None if it was not measured."""
     techniques: Mapping[str, Comparison] = field(default_factory=dict)
     """Comparison of each technique alone with the baseline, by name, for those that were measured."""
-    shares: Mapping[str, Interval] = field(default_factory=dict)
-    """Speedup of all candidates together over all but this technique, by name."""
+    shares: Mapping[str, Share] = field(default_factory=dict)
+    """By the name of the technique that is left out."""
 
 
 class Confirmation:
@@ -306,7 +314,11 @@ class _Tests:
         return Confirmed(
             together if together is not None and together.builds else None,
             {name: each for name, each in techniques.items() if each.builds},
-            {name.partition("/")[2]: _share(ratios) for name, ratios in self._shares.items() if ratios},
+            {
+                name.partition("/")[2]: Share(_share(ratios), len(ratios))
+                for name, ratios in self._shares.items()
+                if ratios
+            },
         )
 
 

@@ -8,20 +8,19 @@ inspect the model  ->  the baseline trained with each seed  ->  each technique s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from paceline.batch_scaling.earlier_study import EarlierStudy
 from paceline.batch_scaling.texts import critical_text
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import Job, part_of
-from paceline.cluster.listener import Stages
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
+from paceline.reports.text import counted
 from paceline.tuneups.combination_search import Combining
 from paceline.tuneups.combinations import KNEE, best_of_families, merged, speedups, together
-from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, Confirmed, seconds_of_build, shown_name
+from paceline.tuneups.confirmation import AA, TOGETHER, Confirmation, seconds_of_build, shown_name
 from paceline.tuneups.execution import DeviceMemory
 from paceline.tuneups.facts import LOOK, TuneupFacts
 from paceline.tuneups.outcome import BaselineFailed, Findings, Note, Quality, TechniqueResult
@@ -31,7 +30,7 @@ from paceline.tuneups.recommendation import Recommendation
 from paceline.tuneups.screening import ScreenedPair, Screening
 from paceline.tuneups.splits import Splits
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, LOOKS, Comparison
-from paceline.tuneups.technique_results import NO_TIME, ends_of, result_of
+from paceline.tuneups.technique_results import ends_of, result_of
 from paceline.tuneups.techniques import (
     LOADERS_ENOUGH,
     Technique,
@@ -40,7 +39,9 @@ from paceline.tuneups.techniques import (
     with_fixes,
     within_reach,
 )
+from paceline.tuneups.texts import speed_text
 from paceline.tuneups.trainings import Trainings
+from paceline.tuneups.watcher import Watcher
 
 BASELINE_SHARE = 0.5
 """Largest share of the time not reserved for the confirmation that training the baseline may take."""
@@ -58,28 +59,10 @@ NO_TIME_TO_CONFIRM = (
 NO_GAIN_CONFIRMED = "no gain was confirmed, and nothing is recommended"
 MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 PREDICTED = "memory with a ~ is predicted: there was no time to measure it"
-WORTHWHILE_BUILDS = 50
-"""Most further builds that are worth making. A difference that needs more is too small or too noisy."""
 FIRST_LOADERS = 2
 """More loader processes are screened only while half as many were worth it."""
 END_SECONDS, END_SHARE = 5.0, 0.03
 """Time reserved for the report, MLflow and the end of Ray: a minimum in seconds, and a share of the budget."""
-
-
-class Watcher(Stages, Protocol):
-    """Receives the progress of a tune-up."""
-
-    def resumed(self, tuneup_id: str, spent_seconds: float) -> None:
-        """Called if the tune-up resumes an interrupted launch, with the seconds of the budget already spent."""
-
-    def techniques(self, techniques: Sequence[Technique]) -> None:
-        """Called with all techniques: those that will be tried, and those that will not."""
-
-    def screened(self, pair: ScreenedPair) -> None:
-        """Called after each paired benchmark."""
-
-    def confirmed(self, build: int, confirmed: Confirmed) -> None:
-        """Called after each build, with the results so far."""
 
 
 class TuneupCourse:
@@ -134,10 +117,7 @@ class TuneupCourse:
             self._screening.memory,
             facts.device_memory_bytes,
         )
-        if self._peaks.problem:
-            self._note(
-                "memory-not-predicted", f"the memory of the techniques could not be predicted: {self._peaks.problem}"
-            )
+        self._note_unpredicted()
         self._watcher.techniques(self._techniques)
         tried = [technique for technique in self._techniques if not technique.why_not]
         self._train_baseline(facts)
@@ -153,6 +133,11 @@ class TuneupCourse:
         self._split_recommended(found.chosen)
         self._measure_memory(tried, found.chosen)
         return self._findings(found)
+
+    def _note_unpredicted(self) -> None:
+        if self._peaks.problem:
+            reason = f"the memory of the techniques could not be predicted: {self._peaks.problem}"
+            self._note("memory-not-predicted", reason)
 
     def _note(self, code: str, text: str) -> None:
         self._notes.append(Note(text, code))
@@ -176,11 +161,14 @@ class TuneupCourse:
         """Train the baseline first, so that the time that the quality of the others will take is known."""
         expected = self._training_seconds(facts)
         self._clock.reserved = self._kept_back
-        if expected and len(self._trainings.seeds) * expected > BASELINE_SHARE * self._clock.left:
-            self._note(
-                "training-too-long",
-                f"training the baseline takes too long here, some {expected:,.0f} s: quality is not known",
+        needed, allowed = len(self._trainings.seeds) * expected, BASELINE_SHARE * self._clock.left
+        if expected and needed > allowed:
+            text = (
+                f"quality is not known: training the baseline with {counted(len(self._trainings.seeds), 'seed')} takes "
+                f"some {needed:,.0f} s, and at most {max(0.0, allowed):,.0f} s are left for it; raise "
+                "tuneup.budget_seconds, or lower trainer.epochs or tuneup.seeds"
             )
+            self._note("training-too-long", text)
             return
         self._watcher.stage("training the baseline")
         if not self._trainings.train(self._config, expected):
@@ -311,7 +299,8 @@ class TuneupCourse:
         if together is None or (not together.looks and looked_good):
             self._note("no-time-to-confirm", NO_TIME_TO_CONFIRM)
         else:
-            seen = f"{together.interval.estimate:.2f}x as fast over {together.builds} builds"
+            speed = speed_text(together.interval.estimate, ends_of(together.interval))
+            seen = f"{speed} over {counted(together.builds, 'build')}"
             self._note("not-confirmed", f"all together are {seen}: {NO_GAIN_CONFIRMED}")
 
     def _split_recommended(self, chosen: Sequence[Technique]) -> None:
@@ -322,27 +311,30 @@ class TuneupCourse:
             self._splits.split_recommended(together(self._config, chosen)[0])
 
     def _measure_memory(self, techniques: Sequence[Technique], chosen: Sequence[Technique]) -> None:
-        """Measure memory in fresh processes: the baseline, the recommended config, then each technique while there is
-        time. The techniques are all predicted first, which takes little longer than measuring one."""
+        """Predict the memory of all techniques in one process, which takes little longer than measuring one. Then
+        measure in fresh processes: the baseline, the recommended config, and each technique while there is time."""
         self._clock.reserved = self._end_seconds
         self._watcher.stage("measuring the memory")
-        self._peaks.measure(BASELINE, self._config)
-        if chosen:
-            self._peaks.measure(TOGETHER, together(self._config, chosen)[0])
         met = [technique for technique in techniques if self._screened[technique.name].pairs]
         met.sort(key=lambda each: (each not in chosen, not each.saves_memory))
         if not self._peaks.predicted:
             self._peaks.predict({technique.name: technique for technique in met}, share=0.5)
+            self._note_unpredicted()
+        if not self._peaks.has_time_for(2):
+            return  # the baseline's memory alone tells nothing
+        self._peaks.measure(BASELINE, self._config)
+        if chosen:
+            self._peaks.measure(TOGETHER, together(self._config, chosen)[0])
         for technique in met:
             self._peaks.measure(technique.name, technique.config(self._config))
 
     def _findings(self, found: Recommendation) -> Findings:
         self._notes += self._gate.notes
         results = tuple(self._result(technique, found) for technique in self._techniques)
-        untried = [each.name for each in results if each.reason == NO_TIME]
+        untried = [each.name for each in results if each.is_untried]
         if untried:
             self._note("no-time", f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
-        if undecided := [each for each in results if 0 < _builds_to_come(each) <= WORTHWHILE_BUILDS]:
+        if undecided := [each for each in results if _builds_to_come(each) and not each.is_decided]:
             self._note("undecided", self._undecided_text(undecided))
         if any(each.is_memory_predicted for each in results):
             self._note("memory-predicted", PREDICTED)
@@ -379,6 +371,7 @@ class TuneupCourse:
             self._gate.qualities.get(technique.name, usual),
             self._screened[AA].warnings,
             self._peaks,
+            self._confirmation.problems.get(technique.name, ""),
         )
         if technique.name in self._confirmation.in_turn:
             result = replace(result, in_turn=True)
@@ -386,11 +379,11 @@ class TuneupCourse:
         return replace(
             result,
             is_recommended=any(each.name == technique.name for each in found.chosen),
-            share=share.estimate if share is not None else None,
-            share_interval=ends_of(share) if share is not None else None,
+            share=share.interval.estimate if share is not None else None,
+            share_interval=ends_of(share.interval) if share is not None else None,
         )
 
 
 def _builds_to_come(result: TechniqueResult) -> int:
-    """Return the number of further builds that are likely to decide it; 0 if it is decided or too small."""
+    """Return the number of further builds that are likely to decide it; 0 if it is decided, or no number would."""
     return 0 if result.builds_needed is None else result.builds_needed - result.builds

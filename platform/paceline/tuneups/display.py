@@ -18,11 +18,11 @@ from paceline.display import PlainListener, QuietListener, Waiting, print_rows, 
 from paceline.redaction import redact
 from paceline.tuneups.bars import tables_of
 from paceline.tuneups.confirmation import AA, Confirmed
-from paceline.tuneups.course import Watcher
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.screening import ScreenedPair
 from paceline.tuneups.statistics.sequential_test import Comparison
 from paceline.tuneups.techniques import Technique
+from paceline.tuneups.watcher import Watcher
 
 REFRESHES = 2.0
 BAR_WIDTH = 30
@@ -61,6 +61,11 @@ class QuietWatcher(QuietListener, SilentWatcher):
 class PlainWatcher(PlainListener):
     """A line for each stage, for each benchmark of the screening, and for each build."""
 
+    def __init__(self, console: Console, verbose: bool = False) -> None:
+        super().__init__(console, verbose)
+        self._shown: dict[str, str] = {}
+        """Speed over builds that was shown last, by name."""
+
     def resumed(self, tuneup_id: str, spent_seconds: float) -> None:
         """An earlier launch has been interrupted."""
         self._line(f"resuming {tuneup_id}, {spent_seconds:.0f} s of whose budget are spent")
@@ -77,10 +82,12 @@ class PlainWatcher(PlainListener):
         self._line(f"{pair.name}: {screened_text(pair)}")
 
     def confirmed(self, build: int, confirmed: Confirmed) -> None:
-        """A build has been measured."""
+        """A build has been measured: show the speeds that have changed."""
         known = {"all together": confirmed.together, **confirmed.techniques}
-        told = [f"{name} {each.interval.estimate:.2f}x" for name, each in known.items() if each is not None]
-        self._line(f"build {build}: {', '.join(told)}")
+        speeds = {name: f"{name} {each.interval.estimate:.2f}x" for name, each in known.items() if each is not None}
+        changed = ", ".join(text for name, text in speeds.items() if self._shown.get(name) != text)
+        self._shown |= speeds
+        self._line(f"build {build}: {changed or 'nothing has changed'}")
 
 
 def screened_text(pair: ScreenedPair) -> str:

@@ -2,11 +2,16 @@
 
 from textwrap import shorten
 
+from paceline.reports.text import counted
 from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
+from paceline.tuneups.techniques import FIX
 from paceline.tuneups.texts import (
+    NO_DIFFERENCE,
     NOT_CONFIRMED,
     UNDECIDED,
+    UNLIKELY,
     UNMEASURED,
+    UNSEEN,
     UNSHOWN,
     memory_text,
     overrides_text,
@@ -15,10 +20,6 @@ from paceline.tuneups.texts import (
     technique_cells,
 )
 
-FIX = "fix-"
-"""Prefix of technique names that do not say which fields the technique sets."""
-FAILED = "it cannot be run"
-"""Prefix of the reason of a technique that was tried and failed."""
 REASON_WIDTH = 200
 """Most characters of a reason in a table."""
 
@@ -32,8 +33,7 @@ def explanation(technique: TechniqueResult, findings: Findings) -> str:
 def _came_of(technique: TechniqueResult, findings: Findings) -> str:
     if technique.verdict == "not applicable":
         # an exception may be long; `findings.json` has its whole text
-        reason = shorten(technique.reason, REASON_WIDTH, placeholder=" ...")
-        return reason if reason.startswith(FAILED) else f"not tried: {reason}"
+        return shorten(technique.reason, REASON_WIDTH, placeholder=" ...")
     if technique.is_recommended:
         return _recommended(technique, findings)
     if technique.quality.verdict == "worse":
@@ -51,8 +51,10 @@ def _without_verdict(technique: TechniqueResult) -> str:
     """Return the reason for a verdict of neither gain nor regression."""
     if technique.is_unconfirmed:
         return NOT_CONFIRMED
+    if technique.is_given_up:
+        return f"{UNLIKELY} after {counted(technique.builds, 'build')}"
     if not technique.is_open:
-        return "no difference that counts"
+        return NO_DIFFERENCE if technique.builds else UNSEEN
     needed = technique.builds_needed
     return f"{UNDECIDED} after {technique.builds} builds; some {needed} would do" if needed else UNDECIDED
 
@@ -77,9 +79,7 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
     rest = [technique for technique in left if technique.name not in worse]
     groups = {
         "no difference": [
-            technique.name
-            for technique in rest
-            if technique.verdict == "no gain" and not (technique.is_open or technique.is_unconfirmed)
+            technique.name for technique in rest if technique.verdict == "no gain" and technique.is_decided
         ],
         UNDECIDED: [technique.name for technique in rest if technique.is_open and not technique.is_unconfirmed],
         NOT_CONFIRMED: [technique.name for technique in rest if technique.is_unconfirmed],
@@ -94,13 +94,13 @@ def unhelpful(findings: Findings) -> list[tuple[str, list[str]]]:
 
 
 def beside_text(beside: Beside) -> str:
-    """Return a text such as `1.33x (1.30-1.34) beside cache-memory + batch-x8`."""
+    """Return a text such as `~1.33x beside cache-memory + batch-x8`: it was seen in one build."""
     where = f"beside {' + '.join(beside.others)}" if beside.others else ""
     if beside.question == "instead":
         where = f"in place of the other of its kind {where}".rstrip()
     if beside.speedup is None:
         return f"not tried {where}: {beside.reason}"
-    return f"{speed_text(beside.speedup, beside.speedup_interval)} {where}"
+    return f"~{speed_text(beside.speedup, None)} {where}"
 
 
 def _recommended(technique: TechniqueResult, findings: Findings) -> str:

@@ -100,7 +100,8 @@ class TechniqueResult:
     """Reason why it is not applicable; otherwise its effect, and the `warnings`."""
     family: str = ""
     speedup: float | None = None
-    """Samples per second with it, divided by those without it."""
+    """Samples per second with it, divided by those without it; where an earlier `scale` study is known, times the
+    efficiency of its batch, so that it is the speed to the same result."""
     speedup_interval: Ends | None = None
     """Interval of the speedup, valid at all looks. With `builds` 0, it is from one build, and proves nothing."""
     pairs: int = 0
@@ -111,6 +112,8 @@ class TechniqueResult:
     """True if it and the baseline were on the device one after the other, since the device does not hold both."""
     builds_needed: int | None = None
     """Number of builds that are likely to decide it; None if it is decided, or if the difference is too small."""
+    is_given_up: Annotated[bool, Field(alias="given_up")] = False
+    """True if it was measured no further, since a difference that would be shown and counts is unlikely."""
     share: float | None = None
     """Speed of the recommended config, divided by its speed without this technique."""
     share_interval: Ends | None = None
@@ -124,6 +127,8 @@ class TechniqueResult:
     predicted_memory_ratio: float | None = None
     """Predicted peak memory, divided by that predicted for the baseline."""
     quality: Quality = Quality("not measured")
+    is_untried: Annotated[bool, Field(alias="untried")] = False
+    """True if there was no time for it."""
     is_recommended: Annotated[bool, Field(alias="recommended")] = False
     warnings: tuple[str, ...] = ()
     """Warnings raised while it was built that the baseline does not raise, such as that it could not be applied."""
@@ -149,7 +154,7 @@ class TechniqueResult:
     def is_open(self) -> bool:
         """True if `no gain` means that nothing was shown, not that both are equally fast: the difference may still be
         large enough to count."""
-        if self.verdict != "no gain" or self.speedup_interval is None:
+        if self.verdict != "no gain" or self.speedup_interval is None or self.is_given_up:
             return False
         low, high = self.speedup_interval
         return high > 1 + SURELY_COUNTS or low < 1 / (1 + SURELY_COUNTS)
@@ -159,6 +164,11 @@ class TechniqueResult:
         """True if the screening saw a difference, and no builds were made to confirm it."""
         is_different = self.speedup is not None and not 1 / (1 + SEEN) <= self.speedup <= 1 + SEEN
         return self.verdict == "no gain" and not self.builds and is_different
+
+    @property
+    def is_decided(self) -> bool:
+        """False if there was no time for it, or too little to tell whether its difference counts."""
+        return not (self.is_untried or self.is_open or self.is_unconfirmed)
 
 
 Question = Literal["helps", "instead", "needed"]

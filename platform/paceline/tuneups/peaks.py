@@ -91,13 +91,17 @@ class Peaks:
         if text in self._known:
             self.measured[name] = self._known[text]
             return
-        if not self._clock.has(HOPE * self.process_seconds):
+        if not self.has_time_for(1):
             return
         begun = self._clock.elapsed
         answer = self._bench.do(Job(MEMORY, (part_of(config),), {"timeout_seconds": self._clock.left}))
         self.process_seconds = max(self.process_seconds, self._clock.elapsed - begun)
         if not answer.problem:
             self.measured[name] = self._known[text] = int(answer.values["bytes"])
+
+    def has_time_for(self, processes: int) -> bool:
+        """Return True if there is time to measure this number of configs."""
+        return self._clock.has((processes - 1 + HOPE) * self.process_seconds)
 
     def ratio(self, name: str) -> float | None:
         """Return the measured peak, divided by the baseline's; None if either is missing."""

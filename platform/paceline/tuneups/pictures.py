@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from paceline.reports.drawing import tried
 from paceline.reports.page import Chart, drawn_chart
 from paceline.tuneups.outcome import Findings
-from paceline.tuneups.texts import LEAST_SHARE, memory_text, ratio_text, speed_text
+from paceline.tuneups.texts import LEAST_SHARE, memory_text, ratio_text, speed_text, technique_speed
 
 if TYPE_CHECKING:
     from paceline.reports.figure import Picture
@@ -59,8 +59,8 @@ def _speeds(findings: Findings) -> "Picture | None":
         Ratio(
             technique.name,
             technique.speedup,
-            *_ends(technique.speedup, technique.speedup_interval),
-            speed_text(technique.speedup, technique.speedup_interval),
+            *_ends(technique.speedup, technique.speedup_interval if technique.builds else None),
+            technique_speed(technique),
             technique.memory_ratio,
             memory_text(technique),
             theme.FRONT if technique.is_recommended else theme.QUIET,

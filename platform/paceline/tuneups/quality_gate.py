@@ -1,7 +1,7 @@
 """Quality gate: the recommended config trains as well as the baseline; techniques that make it worse are removed."""
 
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
@@ -53,6 +53,7 @@ class QualityGate:
 
     def admit(self, chosen: list[Technique]) -> tuple[list[Technique], Quality]:
         """Return the techniques without those that make the model worse, and the quality of the rest."""
+        removed: set[str] = set()
         while any(technique.computes == "differently" for technique in chosen):
             quality = self.quality_of(chosen)
             if quality.is_fine:
@@ -60,7 +61,7 @@ class QualityGate:
                     if technique.computes == "differently":
                         self.qualities.setdefault(technique.name, quality)
                 return chosen, quality
-            chosen = self._without_the_worst(chosen)
+            chosen = self._without_the_worst(chosen, removed)
         return chosen, Quality("same")
 
     def quality_of(self, techniques: Sequence[Technique], shared_by: int = 1) -> Quality:
@@ -78,13 +79,23 @@ class QualityGate:
         if key in self._known:
             return self._known[key]
         is_trained = self._trainings.train(config, self._trainings.seconds(self._config))
-        if self._trainings.problem:
-            text = f"the recommended config could not be trained: {self._trainings.problem}"
-            self.notes.append(Note(text, "not-trained"))
-        quality = self._compared(config, shared_by)
-        if is_trained or self._trainings.problem or quality.verdict != "not measured":
+        if problem := self._trainings.problem:
+            names = " + ".join(technique.name for technique in techniques)
+            self.notes.append(Note(f"{names} could not be trained: {problem}", "not-trained"))
+            quality = self._failed()
+        else:
+            quality = self._compared(config, shared_by)
+        if is_trained or problem or quality.verdict != "not measured":
             self._known[key] = quality  # otherwise there may be time later
         return quality
+
+    def _failed(self) -> Quality:
+        """Return the quality of a config whose training failed with some seed: the others prove nothing for it."""
+        metric = self._trainings.metric
+        if not self._trainings.has_diverged:
+            return Quality("not measured", metric)
+        mode = self._section.mode or default_mode(metric)
+        return Quality("worse", metric, nan, (-inf, inf), len(self._trainings.seeds), mode=mode)
 
     def _compared(self, config: ExperimentConfig, shared_by: int) -> Quality:
         """Compare the quality over the seeds that both have."""
@@ -124,20 +135,26 @@ class QualityGate:
         self._left -= share
         return share
 
-    def _without_the_worst(self, chosen: list[Technique]) -> list[Technique]:
+    def _without_the_worst(self, chosen: list[Technique], removed: set[str]) -> list[Technique]:
         """Remove the technique with the worst quality. Put in its place a smaller batch, or techniques that it
-        excluded."""
+        excluded.
+
+        Args:
+            removed: names of the techniques that were removed before, which do not come back; gets that of this one.
+        """
         risky = [technique for technique in chosen if technique.computes == "differently"]
         for number, technique in enumerate(risky):
             alone = [technique] if len(risky) > 1 else chosen
             self.qualities[technique.name] = self.quality_of(alone, shared_by=len(risky) - number)
         spoiling = [technique for technique in risky if not self.qualities[technique.name].is_fine] or risky
         worst = min(spoiling, key=lambda technique: _difference(self.qualities[technique.name]))
+        removed.add(worst.name)
         smaller = self._smaller_batch(worst)
         rest = [technique for technique in chosen if technique is not worst] + (
             [smaller] if smaller is not None else []
         )
-        return together(self._config, [*rest, *self._kept_out_by(worst, chosen)])[1]
+        returning = [each for each in self._kept_out_by(worst, chosen) if each.name not in removed]
+        return together(self._config, [*rest, *returning])[1]
 
     def _kept_out_by(self, worst: Technique, chosen: Sequence[Technique]) -> list[Technique]:
         """Return techniques that gain, are not known to be worse, and set a field of the removed technique; the best

@@ -5,11 +5,19 @@ from math import inf, isfinite
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.combinations import together
-from paceline.tuneups.confirmation import AA, RECOMMENDATION_ALPHAS, TOGETHER, ConfigPair, Confirmation, Confirmed
+from paceline.tuneups.confirmation import (
+    AA,
+    RECOMMENDATION_ALPHAS,
+    SHARE_BUILDS,
+    TOGETHER,
+    ConfigPair,
+    Confirmation,
+    Confirmed,
+    Share,
+)
 from paceline.tuneups.outcome import Quality
 from paceline.tuneups.quality_gate import QualityGate
 from paceline.tuneups.screening import ScreenedPair
-from paceline.tuneups.statistics.intervals import Interval
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, Comparison
 from paceline.tuneups.techniques import Technique
 
@@ -38,7 +46,7 @@ class Recommendation:
         """Comparison of the recommended config with the baseline; without one, that of the last tried combination."""
         self.techniques: dict[str, Comparison] = {}
         """Comparison of each technique alone, by name, for those that builds were made for."""
-        self.shares: Mapping[str, Interval] = {}
+        self.shares: Mapping[str, Share] = {}
         """Speedup that each recommended technique adds to the others, by name."""
 
     def confirm(self, candidates: list[Technique], quality: Quality, techniques: Sequence[Technique]) -> None:
@@ -56,7 +64,7 @@ class Recommendation:
         _, candidates = together(self._config, candidates)
         found = self._confirm_once(candidates, self._to_confirm(candidates))
         while candidates:
-            if found.together is not None and found.together.verdict == "gain":
+            if self._is_confirmed(found):
                 self._recommend(candidates, quality, found)
                 self._leave_out_idle(found)
                 return
@@ -65,6 +73,11 @@ class Recommendation:
                 return
             candidates, quality = self._gate.admit(_without_least(candidates, found.shares))
             found = self._confirm_once(candidates, {}) if candidates else Confirmed()
+
+    def _is_confirmed(self, found: Confirmed) -> bool:
+        """Return True if the combination gains, and no build of it failed."""
+        is_faster = found.together is not None and found.together.verdict == "gain"
+        return is_faster and TOGETHER not in self._confirmation.problems
 
     def _recommend(self, chosen: list[Technique], quality: Quality, found: Confirmed) -> None:
         self.chosen, self.quality, self.shares = chosen, quality, found.shares
@@ -82,11 +95,11 @@ class Recommendation:
             return
         before, again = self.together, self._confirm_once(needed, {})
         self.together = before
-        if again.together is not None and again.together.verdict == "gain":
+        if self._is_confirmed(again):
             self._recommend(needed, quality, again)
             # if there was no time to measure the shares again, keep those measured beside the idle techniques
             known = {each.name: found.shares[each.name] for each in needed if each.name in found.shares}
-            self.shares = known | {name: each for name, each in again.shares.items() if isfinite(each.low)}
+            self.shares = known | {name: each for name, each in again.shares.items() if isfinite(each.interval.low)}
 
     def _recommend_best(self, techniques: Sequence[Technique]) -> bool:
         """Recommend the fastest technique that was confirmed to gain alone. Return True if one was found."""
@@ -101,7 +114,8 @@ class Recommendation:
     def _gains_alone(self, technique: Technique) -> bool:
         """Return True if it was confirmed to gain over the baseline itself."""
         found, pair = self.techniques.get(technique.name), self._screened.get(technique.name)
-        return found is not None and found.verdict == "gain" and pair is not None and pair.baseline == self._config
+        is_faster = found is not None and found.verdict == "gain" and technique.name not in self._confirmation.problems
+        return is_faster and pair is not None and pair.baseline == self._config
 
     def _confirm_once(self, chosen: Sequence[Technique], alone: Mapping[str, ConfigPair]) -> Confirmed:
         shares = {each.name: self._without(each, chosen) for each in chosen} if len(chosen) > 1 else {}
@@ -109,7 +123,10 @@ class Recommendation:
         found = self._confirmation.run(config, alone, shares, self._alphas.pop(0), can_cut_back=bool(shares))
         self.techniques |= found.techniques
         self.together = found.together or self.together
-        if len(chosen) == 1 and found.together is not None:
+        problems = self._confirmation.problems
+        if len(chosen) == 1 and TOGETHER in problems:
+            problems[chosen[0].name] = problems[TOGETHER]
+        elif len(chosen) == 1 and found.together is not None:
             self._take_for_alone(chosen[0], found.together)
         return found
 
@@ -140,12 +157,16 @@ class Recommendation:
         return together(self._config, [each for each in chosen if each is not technique])[0]
 
 
-def _adds_something(share: Interval | None) -> bool:
-    """Return True if a technique with this share is worth its line in the config, or if the share was not measured."""
-    return share is None or (share.low > 1 and share.estimate >= 1 + LEAST_EFFECT)
+def _adds_something(share: Share | None) -> bool:
+    """Return True if a technique with this share is worth its line in the config, or too few builds tell."""
+    if share is None:
+        return True
+    low, high = share.interval.low, share.interval.high
+    is_open = low <= 1 and high >= 1 + LEAST_EFFECT and share.builds < SHARE_BUILDS
+    return is_open or (low > 1 and share.interval.estimate >= 1 + LEAST_EFFECT)
 
 
-def _without_least(chosen: Sequence[Technique], shares: Mapping[str, Interval]) -> list[Technique]:
+def _without_least(chosen: Sequence[Technique], shares: Mapping[str, Share]) -> list[Technique]:
     """Leave out the technique that adds least; the last one if the shares are not known."""
-    least = min(reversed(chosen), key=lambda each: shares[each.name].estimate if each.name in shares else inf)
+    least = min(reversed(chosen), key=lambda each: shares[each.name].interval.estimate if each.name in shares else inf)
     return [each for each in chosen if each is not least]

@@ -9,7 +9,7 @@ from paceline.config.shareable import shareable
 from paceline.errors import ConfigError
 from paceline.redaction import redact
 from paceline.tuneups.outcome import Findings, TechniqueResult
-from paceline.tuneups.texts import quality_text, speed_text, without_gain
+from paceline.tuneups.texts import quality_text, speed_text, technique_speed, without_gain
 
 WIDTH = 118
 
@@ -48,7 +48,7 @@ def _reasons(findings: Findings) -> dict[str, str]:
 
 
 def _reason(technique: TechniqueResult) -> str:
-    alone = "" if technique.speedup is None else f"; alone {speed_text(technique.speedup, technique.speedup_interval)}"
+    alone = "" if technique.speedup is None else f"; alone {technique_speed(technique)}"
     return redact(f"{technique.name}: {technique.reason}{alone}")
 
 

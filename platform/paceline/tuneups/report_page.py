@@ -22,6 +22,7 @@ class TechniqueRow:
     """A row of the table of techniques."""
 
     technique: TechniqueResult
+    verdict: str
     speed: str
     measured: str
     memory: str
@@ -55,7 +56,10 @@ def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str 
         "Techniques that gain alone are combined. Each hidden one is tried beside the combination, and what gains "
         "nothing among the others is left out. In the order of the measurements."
     )
-    speed = "Speed is samples per second over the baseline's, with the interval over builds."
+    speed = (
+        "Speed is samples per second over the baseline's, with the interval over builds; with a ~ it was seen in a "
+        "build or two, and proves nothing."
+    )
     own = [
         PageSection("pictures", "At a glance", speed),
         PageSection("techniques", "Each technique alone", "Compared with the config as it was."),
@@ -91,17 +95,17 @@ def report_html(name: str, tuneup_id: str, findings: Findings, recommended: str 
 
 
 def _row(technique: TechniqueResult, findings: Findings) -> TechniqueRow:
-    _, _, speed, memory = technique_cells(technique)
+    _, verdict, speed, memory = technique_cells(technique)
     more = []
     if technique.speedup is not None:
         more.append(technique.reason)
         if technique.quality.difference is not None:
             more.append(quality_text(technique.quality))
     why = explanation(technique, findings)
-    return TechniqueRow(technique, speed, measured_text(technique), memory, why, "; ".join(more))
+    return TechniqueRow(technique, verdict, speed, measured_text(technique), memory, why, "; ".join(more))
 
 
 def _beside_row(beside: Beside) -> BesideRow:
-    speed = beside.reason if beside.speedup is None else speed_text(beside.speedup, beside.speedup_interval)
+    speed = beside.reason if beside.speedup is None else f"~{speed_text(beside.speedup, None)}"
     asked, others = _QUESTIONS[beside.question], " + ".join(beside.others)
     return BesideRow(beside.name, others, beside.question, asked, beside.seen, speed, beside.speedup)

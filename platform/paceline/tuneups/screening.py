@@ -118,8 +118,8 @@ class Screening:
         self._longest = _benchmark_seconds(self.window_seconds)
 
     def run(self, screened: Sequence[ScreenedPair], share: float = 1.0) -> None:
-        """Benchmark each pair once, in random order, or in the given order if there is no time for all. Then benchmark
-        the unclear pairs again, the one that may be fastest first.
+        """Benchmark each pair once, in random order, or in the given order if there is no time for all; the techniques
+        that compile come last. Then benchmark the unclear pairs again, the one that may be fastest first.
 
         Args:
             share: share of the time left after the first round that further rounds may take.
@@ -127,7 +127,7 @@ class Screening:
         waiting = [each for each in screened if not each.benchmarks]
         if self._clock.has(len(waiting) * self._longest):
             self._random.shuffle(waiting)
-        for each in waiting:
+        for each in sorted(waiting, key=_compiles):
             if self._clock.has(self._longest):
                 self.measure(each)
         stop_at = self._clock.left * (1 - share)
@@ -161,7 +161,8 @@ class Screening:
         if answer.problem:
             screened.problem = answer.problem
         else:
-            self._longest = max(self._longest * 0.8, self._clock.elapsed - begun)
+            if not _compiles(screened):
+                self._longest = max(self._longest * 0.8, self._clock.elapsed - begun)
             screened.pairs += self.pairs_of(answer.values, screened.baseline, screened.technique)
             screened.warnings = list(dict.fromkeys([*screened.warnings, *answer.values["warnings"]]))
             screened.build_seconds = max(screened.build_seconds, answer.values["build_seconds"])
@@ -178,6 +179,11 @@ class Screening:
         """Return the seconds of the fewest pairs, if steps are slow and loader processes have prefetched many batches.
         The technique may be `SLOWER` times slower than the baseline."""
         return SLOWER * self.seconds_per_sample * (_fewest_samples(baseline) + _fewest_samples(technique))
+
+
+def _compiles(screened: ScreenedPair) -> bool:
+    """Return True if one of the two is compiled, which may take as long as all other benchmarks."""
+    return screened.technique.trainer.compile != screened.baseline.trainer.compile
 
 
 def _fewest_samples(config: ExperimentConfig) -> int:

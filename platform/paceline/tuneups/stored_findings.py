@@ -41,12 +41,16 @@ def findings_of(content: Mapping[str, Any]) -> Findings:
 def findings_json(findings: Findings) -> dict[str, Any]:
     """Return the findings as JSON values without secrets; null stands for an infinite end of an interval, and for all
     that is not finite."""
-    return json_values(_adapter(Findings).dump_python(findings, mode="json", by_alias=True))
+    content = _adapter(Findings).dump_python(findings, mode="json", by_alias=True)
+    for stored, technique in zip(content["techniques"], findings.techniques, strict=True):
+        stored["decided"] = technique.is_decided
+    return json_values(content)
 
 
 def technique_json(technique: TechniqueResult) -> dict[str, Any]:
-    """Return one technique as JSON values, as they are part of the findings."""
-    return dict(_adapter(TechniqueResult).dump_python(technique, mode="json", by_alias=True))
+    """Return one technique as JSON values, as they are part of the findings, and whether it is decided."""
+    content = _adapter(TechniqueResult).dump_python(technique, mode="json", by_alias=True)
+    return {**content, "decided": technique.is_decided}
 
 
 @cache

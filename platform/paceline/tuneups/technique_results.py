@@ -21,6 +21,7 @@ def result_of(
     quality: Quality,
     usual_warnings: Collection[str],
     peaks: Peaks,
+    build_problem: str = "",
 ) -> TechniqueResult:
     """The result of a technique.
 
@@ -28,14 +29,19 @@ def result_of(
         pair: its screening against the baseline; None when it was not tried.
         confirmed: its comparison with the baseline over builds; None when none were made for it.
         usual_warnings: the baseline's own.
+        build_problem: reason why it could not be measured in fresh processes; empty if it could.
     """
     plain = TechniqueResult(
         technique.name, technique.overrides, "not applicable", technique.why_not or NO_TIME, technique.family
     )
-    if technique.why_not or pair is None or (not pair.pairs and not pair.problem):
+    if technique.why_not:
         return plain
+    if pair is None or (not pair.pairs and not pair.problem):
+        return replace(plain, is_untried=True)
     if pair.problem:
         return replace(plain, reason=f"it cannot be run: {pair.problem}")
+    if build_problem:
+        return replace(plain, reason=f"it cannot be run in fresh processes: {build_problem}")
     interval = confirmed.interval if confirmed is not None else pair.interval
     warnings = tuple(each for each in pair.warnings if each not in usual_warnings)
     found = replace(
@@ -50,6 +56,7 @@ def result_of(
         in_turn=pair.in_turn,
         builds=confirmed.builds if confirmed is not None else 0,
         builds_needed=confirmed.builds_needed if confirmed is not None else None,
+        is_given_up=confirmed is not None and confirmed.is_given_up,
         peak_memory_ratio=peaks.ratio(technique.name),
         peak_memory_bytes=peaks.measured.get(technique.name),
         predicted_peak_memory_bytes=peaks.predicted.get(technique.name),

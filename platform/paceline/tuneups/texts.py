@@ -11,10 +11,16 @@ UNDECIDED = "undecided in the time there was"
 """Text for a speed whose interval is too wide for a verdict."""
 NOT_CONFIRMED = "a difference in the screening, not confirmed"
 """Text for a technique that differed in one build, and that no further builds were made for."""
+NO_DIFFERENCE = "no difference that counts"
+UNSEEN = "no difference in the screening, which is one build"
+UNLIKELY = "a difference that counts is unlikely"
+"""Text for a technique that was measured no further."""
 UNMEASURED = "faster; quality not measured"
 """Text for a gain that changes the numerics, if no trainings were compared."""
 UNSHOWN = "faster, but not shown to be as good"
 """Text for a gain that changes the numerics, if the compared trainings did not decide its quality."""
+OPEN = ("undecided", "not tried")
+"""Words in place of the verdict of a technique that there was too little time for."""
 VAGUE = 10.0
 """An interval whose upper end exceeds its estimate by this factor is not shown: it is from two or three builds."""
 LEAST_SHARE = 0.005
@@ -31,11 +37,13 @@ def speed_text(speedup: float | None, interval: tuple[float, float] | None) -> s
 
 def interval_text(value: float, interval: tuple[float, float] | None) -> str:
     """Return a text such as `2.13 (2.02-2.25)`; without the interval if it is too wide."""
-    return (
-        f"{value:.2f}"
-        if interval is None or interval[1] > VAGUE * value
-        else f"{value:.2f} ({interval[0]:.2f}-{interval[1]:.2f})"
-    )
+    if interval is None or _is_vague(value, interval):
+        return f"{value:.2f}"
+    return f"{value:.2f} ({interval[0]:.2f}-{interval[1]:.2f})"
+
+
+def _is_vague(value: float, interval: tuple[float, float] | None) -> bool:
+    return interval is None or interval[1] > VAGUE * value
 
 
 def noise_text(noise: float | None) -> str:
@@ -103,16 +111,27 @@ def summary_text(name: str, findings: Findings) -> str:
     return f"{name}: {speed}, {quality_text(findings.quality)}{memory}: {overrides_text(findings.recommended)}"
 
 
+def verdict_text(technique: TechniqueResult) -> str:
+    """Return the verdict; `undecided` or `not tried` for one that there was too little time for."""
+    if technique.is_untried:
+        return "not tried"
+    return technique.verdict if technique.is_decided else "undecided"
+
+
+def technique_speed(technique: TechniqueResult) -> str:
+    """Return a text such as `1.20x (1.06-1.37)` if it was compared over builds, `~1.20x` with too few builds for an
+    interval, since one from a single build holds for that build alone. Empty if it was not measured."""
+    if technique.speedup is None:
+        return ""
+    interval = technique.speedup_interval if technique.builds else None
+    sign = "~" if _is_vague(technique.speedup, interval) else ""
+    return f"{sign}{speed_text(technique.speedup, interval)}"
+
+
 def technique_cells(technique: TechniqueResult) -> tuple[str, str, str, str]:
     """Return the name, verdict, speed and memory: a row of the table without its last cell, the explanation."""
-    if technique.speedup is None:
-        return technique.name, technique.verdict, "", ""
-    return (
-        technique.name,
-        technique.verdict,
-        speed_text(technique.speedup, technique.speedup_interval),
-        memory_text(technique),
-    )
+    memory = "" if technique.speedup is None else memory_text(technique)
+    return technique.name, verdict_text(technique), technique_speed(technique), memory
 
 
 HEADING = ("technique", "verdict", "speed", "memory", "why")
@@ -124,7 +143,7 @@ def split_texts(split: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def without_gain(found: Findings) -> str:
-    """Return the result if nothing is recommended; `nothing helps` only if each technique has a verdict."""
+    """Return the result if nothing is recommended, with the techniques that are not decided."""
     doubtful: dict[str, list[str]] = {}
     for technique in found.techniques:
         if technique.verdict == "gain" and not technique.quality.is_fine:
@@ -133,8 +152,9 @@ def without_gain(found: Findings) -> str:
     if doubtful:
         told = [f"{what}: {', '.join(names)}" for what, names in doubtful.items()]
         return "; ".join(["nothing is recommended", *told])
-    if undecided := [each.name for each in found.techniques if each.is_open or each.is_unconfirmed]:
-        return f"nothing is recommended; not decided: {', '.join(undecided)}"
-    if any(technique.verdict != "not applicable" for technique in found.techniques):
-        return "nothing helps"
-    return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"
+    if all(technique.verdict == "not applicable" for technique in found.techniques):
+        return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"
+    words = [(word, [each.name for each in found.techniques if verdict_text(each) == word]) for word in OPEN]
+    if left := [f"{word}: {', '.join(names)}" for word, names in words if names]:
+        return "; ".join(["nothing is recommended", *left])
+    return "nothing was found to help"

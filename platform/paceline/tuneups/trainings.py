@@ -23,6 +23,8 @@ class Trainings:
         self.metric = section.metric or ""
         self.problem = ""
         """Reason why the last training failed; empty if it succeeded."""
+        self.has_diverged = False
+        """True if it failed since its loss was not finite."""
         self._known: dict[str, list[dict[str, Any]]] = {}
 
     def seconds(self, config: ExperimentConfig) -> float | None:
@@ -46,7 +48,7 @@ class Trainings:
         Args:
             estimate: expected seconds of a training, if known.
         """
-        self.problem = ""
+        self.problem, self.has_diverged = "", False
         done = self._known.setdefault(_key(config), [])
         for seed in self.seeds[len(done) :]:
             expected = self.seconds(config) or estimate or 0.0
@@ -56,7 +58,7 @@ class Trainings:
             # asked to stop, it takes one more step, and an evaluation
             left, limit = self._clock.left, self._clock.left + self._clock.patience
             answer = self._bench.do(Job(TRAIN, (seeded,), {"seconds": left}, limit))
-            self.problem = answer.problem
+            self.problem, self.has_diverged = answer.problem, answer.kind == "diverged"
             if self.problem or answer.values["stopped"]:
                 return False
             self._choose_metric(answer.values["metrics"])

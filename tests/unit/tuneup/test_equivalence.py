@@ -104,7 +104,15 @@ def test_a_claim_may_have_a_smaller_error_than_the_test_of_equivalence() -> None
 def test_what_is_undecided_says_how_many_seeds_would_decide() -> None:
     found = compare_quality([0.90, 0.91, 0.92], [0.908, 0.902, 0.926], 0.01, "max")
     assert found.verdict == "undecided"
-    assert found.seeds_needed == seeds_needed(float(np.std([0.008, -0.008, 0.006], ddof=1)), 0.01)
+    differences = [0.008, -0.008, 0.006]
+    room = 0.01 - float(np.mean(differences))  # more seeds do not change that it is better
+    assert found.seeds_needed == seeds_needed(float(np.std(differences, ddof=1)), room)
+    drop = [0.889, 0.8995, 0.894, 0.8945, 0.893]
+    close = compare_quality([0.9] * 5, drop, 0.01, "max", error=0.025, claim_error=0.005)
+    assert close.verdict == "undecided"
+    assert close.seeds_needed is not None
+    assert close.seeds_needed > 5
+    assert compare_quality([0.9, 0.9], [0.86, 0.91], 0.01, "max").seeds_needed is None
     assert compare_quality([0.9], [0.9], 0.01, "max").seeds_needed is None
 
 

@@ -1,5 +1,6 @@
 """The course of a tune-up, on a simulated bench with techniques whose effects are known."""
 
+import json
 from math import inf, nan
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 
 from paceline.bench.jobs import Answer, Job
 from paceline.errors import RunFailed
-from paceline.tuneups.confirmation import AA
+from paceline.tuneups.confirmation import AA, SHARE_BUILDS, Share
 from paceline.tuneups.explanations import explanation
+from paceline.tuneups.recommendation import _adds_something
 from paceline.tuneups.screening import PAIRS
+from paceline.tuneups.statistics.intervals import Interval
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
@@ -124,6 +127,55 @@ def test_a_training_that_failed_does_not_affect_the_next_one() -> None:
     assert [note.code for note in done.findings.notes if "it broke" in note] == ["not-trained"] * 2  # type: ignore[attr-defined]
 
 
+def clear_speed(tree: dict[str, Any]) -> float:
+    return planted_speed(tree) * (1.3 if is_set(tree, "faster") else 1.0)
+
+
+def test_a_training_that_diverges_with_one_of_its_seeds_is_worse() -> None:
+    class Diverging(SimulatedBench):
+        def do(self, job: Job) -> Answer:
+            tree = json.loads(job.configs[0].config_json)
+            if job.name == "train" and is_set(tree, "spoils") and tree["seed"] == planted_config().seed + 3:
+                return Answer(problem="the loss is not finite", kind="diverged")
+            return super().do(job)
+
+    done = tuned(clear_speed, lambda tree: 0.95, kind=Diverging)
+    assert done.technique("spoils").quality.verdict == "worse"
+    assert done.verdicts == RIGHT
+    assert done.findings.recommended == PLANTED["faster"]
+
+
+def test_a_training_that_fails_with_one_of_its_seeds_is_not_measured() -> None:
+    def failing(job: Job) -> str:
+        tree = json.loads(job.configs[0].config_json)
+        return "it broke" if job.name == "train" and is_set(tree, "spoils") and tree["seed"] % 5 == 3 else ""
+
+    done = tuned(clear_speed, lambda tree: 0.95, failing=failing)
+    assert done.technique("spoils").quality.verdict == "not measured"
+    assert done.findings.recommended == PLANTED["faster"]
+
+
+def test_what_was_removed_for_its_quality_does_not_come_back_for_ever() -> None:
+    """Two that set the same field are each fine alone, and neither is beside a third."""
+    techniques = {
+        "flash": {"optimizer.weight_decay": 0.25},
+        "sdpa": {"optimizer.weight_decay": 0.125},
+        "third": {"optimizer.momentum": 0.3},
+    }
+
+    def decays(tree: dict[str, Any]) -> bool:
+        return tree["optimizer"]["weight_decay"] in (0.25, 0.125)
+
+    def speed(tree: dict[str, Any]) -> float:
+        return 1000.0 * (1.3 if decays(tree) else 1.0) * (1.2 if tree["optimizer"]["momentum"] == 0.3 else 1.0)
+
+    def accuracy(tree: dict[str, Any]) -> float:
+        return 0.95 - 0.0095 * (decays(tree) and tree["optimizer"]["momentum"] == 0.3)
+
+    done = tuned(speed, accuracy, of_techniques(techniques))
+    assert len(done.findings.recommended) == 1
+
+
 @pytest.mark.parametrize("value", [nan, -inf])
 def test_without_a_finite_metric_the_speeds_are_still_measured(value: float) -> None:
     done = tuned(accuracy=lambda tree: value)
@@ -166,6 +218,60 @@ def test_a_gain_that_is_not_confirmed_is_not_recommended() -> None:
     assert "not-confirmed" not in tuned().notes
 
 
+TWO_GAINS = {"one": {"checkpoint.keep": 5}, "other": {"checkpoint.every_n_epochs": 7}}
+
+
+def two_gains(tree: dict[str, Any]) -> float:
+    return 1000.0 * 1.3 ** sum(_has(tree, name) for name in TWO_GAINS)
+
+
+def _has(tree: dict[str, Any], name: str) -> bool:
+    ((key, value),) = TWO_GAINS[name].items()
+    return bool(tree["checkpoint"][key.partition(".")[2]] == value)
+
+
+@pytest.mark.parametrize("works", [0, 2, 3])
+def test_a_combination_that_fails_in_a_build_is_not_recommended(works: int) -> None:
+    builds = []
+
+    def failing(job: Job) -> str:
+        trees = [json.loads(part.config_json) for part in job.configs]
+        if job.name != "build" or not any(_has(tree, "one") and _has(tree, "other") for tree in trees):
+            return ""
+        builds.append(job)
+        return "it broke" if len(builds) > works else ""
+
+    done = tuned(two_gains, lambda tree: 0.95, of_techniques(TWO_GAINS), failing=failing)
+    assert len(done.findings.recommended) == 1
+    assert len(builds) > works
+
+
+def test_a_gain_that_fails_in_a_later_build_is_not_recommended() -> None:
+    builds = []
+
+    def failing(job: Job) -> str:
+        if job.name == "build" and any(_has(json.loads(part.config_json), "one") for part in job.configs):
+            builds.append(job)
+            return "it broke" if len(builds) > 3 else ""
+        return ""
+
+    def speed(tree: dict[str, Any]) -> float:
+        return 9000.0 if _has(tree, "one") else 1000.0
+
+    # so noisy that it is measured further after it was found to be faster
+    config = of_techniques({"one": TWO_GAINS["one"]}).with_overrides({"tuneup.only": ["one"], "tuneup.skip": []})
+    done = tuned(speed, config=config, failing=failing, between_builds=0.2)
+    assert len(builds) > 3
+    assert done.findings.recommended == {}
+    assert done.technique("one").verdict == "not applicable"
+
+
+def test_a_share_of_too_few_builds_does_not_count_as_idle() -> None:
+    few, many = (Share(Interval(1.3, 0.0, inf), builds) for builds in (1, SHARE_BUILDS))
+    assert [_adds_something(each) for each in (None, few, many)] == [True, True, False]
+    assert not _adds_something(Share(Interval(1.001, 0.998, 1.004), 3))
+
+
 # Little time
 
 
@@ -186,6 +292,21 @@ def test_techniques_without_time_are_listed() -> None:
     done = tuned(config=planted_config(160.0))
     assert min(done.technique(name).pairs for name in PLANTED) >= PAIRS
     assert "no-time" not in done.notes
+
+
+def test_what_compiles_is_screened_last_and_costs_the_others_no_time() -> None:
+    class Compiling(SimulatedBench):
+        def _benchmark(self, configs: list[dict[str, Any]], job: Job) -> dict[str, Any]:
+            self.clock.now += 60.0 if configs[1]["trainer"]["compile"] != configs[0]["trainer"]["compile"] else 0.0
+            return super()._benchmark(configs, job)
+
+    compiled = {"compiled": {"trainer.compile": "default"}, **PLANTED}
+    for budget_seconds in (160.0, 600.0):  # in the given order, and in a random one
+        section = {"techniques": compiled, "budget_seconds": budget_seconds, "skip": ["compile"]}
+        done = tuned(kind=Compiling, config=planted_config(tuneup=section))
+        alone = [name for name in done.listener.screened_names if name in compiled]
+        assert set(alone) >= set(PLANTED)
+        assert "compiled" not in alone or alone.index("compiled") >= len(PLANTED)
 
 
 @pytest.mark.parametrize(("began", "limit"), [(0.0, 600.0), (-700.0, 150.0)])
@@ -285,7 +406,8 @@ def test_what_fails_in_a_build_alone_is_left_out_and_the_rest_is_confirmed() -> 
 
     done = tuned(failing=failing)
     assert done.findings.recommended == PLANTED["faster"]
-    assert done.technique("slower").verdict == "no gain"
+    assert done.technique("slower").verdict == "not applicable"
+    assert "it broke" in done.technique("slower").reason
     assert "it broke" in done.notes["build-failed"]
     assert "slower" in done.notes["build-failed"]
 
@@ -301,6 +423,13 @@ def test_predicted_and_measured_memory_are_both_reported() -> None:
     # of the baseline and of each technique once: the recommended config is that of `faster`
     assert done.bench.done["memory"] == 1 + len(known)
     assert "memory-predicted" not in done.notes
+
+
+def test_with_time_for_one_process_all_are_predicted_and_none_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.tuneup.simulated_bench.ERRAND_SECONDS", 7.0)
+    done = tuned(config=planted_config(100.0))
+    assert (done.bench.done["predict"], done.bench.done["memory"]) == (1, 0)
+    assert done.technique("nothing").predicted_memory_ratio == 1.0
 
 
 def test_what_there_is_no_time_to_measure_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.pictures import PICTURES, SPEEDS, SPLIT, drawn_pictures, pictures_of
 from paceline.tuneups.report_page import report_html
 from paceline.tuneups.result import TuneupResult
-from paceline.tuneups.stored_findings import technique_json
-from paceline.tuneups.texts import quality_text
+from paceline.tuneups.stored_findings import findings_json, findings_of, technique_json
+from paceline.tuneups.texts import quality_text, technique_cells, without_gain
 from support.golden import Golden
 from support.reports.page import Node, page_from, parsed, sections
 from support.toys import toy_config
@@ -95,6 +95,60 @@ def test_an_open_verdict_is_not_reported_as_no_difference(interval: tuple[float,
     found = replace(findings(), techniques=(technique,), recommended={}, beside=())
     ((group, names),) = unhelpful(found)
     assert (names, technique.is_open, group != "no difference") == (["wide"], is_open, is_open)
+
+
+OPEN: dict[str, Any] = {"verdict": "no gain", "speedup": 1.1, "is_recommended": False}
+SCREENED: dict[str, Any] = {"builds": 0, "verdict": "no gain", "is_recommended": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "speed", "is_decided"),
+    [
+        ({}, "gain", "2.74x (2.72-2.76)", True),
+        (
+            {"verdict": "no gain", "speedup": 1.1, "speedup_interval": (0.9, 1.3)},
+            "undecided",
+            "1.10x (0.90-1.30)",
+            False,
+        ),
+        ({**SCREENED, "speedup": 1.3, "speedup_interval": (1.29, 1.31)}, "undecided", "~1.30x", False),
+        (
+            {"verdict": "no gain", "speedup": 1.1, "speedup_interval": (0.0, inf), "builds": 2},
+            "undecided",
+            "~1.10x",
+            False,
+        ),
+        ({**SCREENED, "speedup": 1.0, "speedup_interval": (0.99, 1.01)}, "no gain", "~1.00x", True),
+        ({"verdict": "not applicable", "speedup": None, "is_untried": True}, "not tried", "", False),
+        ({"verdict": "not applicable", "speedup": None}, "not applicable", "", True),
+    ],
+)
+def test_what_was_not_decided_has_no_verdict_and_a_screening_no_interval(
+    changes: dict[str, Any], verdict: str, speed: str, is_decided: bool
+) -> None:
+    technique = replace(findings().techniques[0], **changes)
+    found = replace(findings(), techniques=(technique,), recommended={}, speedup=None, beside=())
+    assert technique_cells(technique)[1:3] == (verdict, speed)
+    assert technique_json(technique)["decided"] is is_decided
+    assert findings_of(findings_json(found)).techniques[0].is_decided is is_decided
+    (row,) = [row for row in page_of(found).all("tr") if row.attributes.get("data-technique") == "cache"]
+    assert row.cells[1:3] == [verdict, speed]
+    assert ("data-undecided" in row.attributes) is not is_decided
+    shown = [row[2] for table in tables_of(found) for row in table[1] if row[0] == "cache"]
+    assert shown == [speed] * bool(speed)
+
+
+def test_nothing_helps_only_where_each_technique_is_decided() -> None:
+    idle, wide = (replace(findings().techniques[3], name=name) for name in ("idle", "wide"))
+    wide = replace(wide, speedup_interval=(0.5, 2.0))
+    late = TechniqueResult("late", {}, "not applicable", "there was no time for it", is_untried=True)
+
+    def told(*techniques: TechniqueResult) -> str:
+        return without_gain(replace(findings(), techniques=techniques))
+
+    assert told(idle) == "nothing was found to help"
+    assert re.findall("wide|late|idle", told(idle, wide, late)) == ["wide", "late"]
+    assert re.findall("late", told(idle, late)) == ["late"]
 
 
 # The answer

@@ -60,7 +60,7 @@ def test_what_is_clear_is_decided_by_the_first_looks(speedup: float, verdict: st
 
 def test_what_does_nothing_is_given_up_early() -> None:
     found = build_until_decided({"one": 1.0}, 0.005)["one"]
-    assert (found.verdict, found.builds) == ("no gain", 2)
+    assert (found.verdict, found.builds, found.is_given_up) == ("no gain", 2, True)
 
 
 def test_what_is_too_small_to_count_is_no_gain_even_if_it_is_real() -> None:

@@ -41,8 +41,8 @@ class QualityComparison:
     margin: float
     seeds: int
     seeds_needed: int | None = None
-    """Number of seeds that are likely to show equivalence of a technique that does not differ, estimated from these
-    seeds; None for fewer than two seeds."""
+    """Number of seeds, more than these, that are likely to show equivalence if difference and spread stay as they are;
+    None for fewer than two seeds, and for a difference of the margin or more."""
 
 
 def compare_quality(
@@ -88,7 +88,8 @@ def compare_quality(
     needed = None
     if len(differences) > 1:
         spread = max(LEAST_SPREAD * margin, float(np.std(differences, ddof=1)))
-        needed = seeds_needed(spread, margin, error=error)
+        room = margin - abs(difference.estimate)
+        needed = max(len(differences) + 1, seeds_needed(spread, room, error=error)) if room > 0 else None
     verdict = _verdict(better, claimed, margin)
     return QualityComparison(difference, verdict, better.low > -margin, margin, len(technique), needed)
 

@@ -32,8 +32,6 @@ FEWEST_TO_PROJECT = 4
 """Fewest builds whose variance is used to project whether the last look will decide."""
 PRECISION = 0.1
 """Largest half-width of a log ratio's interval that is precise enough to be reported: about 10 %."""
-MOST_BUILDS = 200
-"""Largest number of builds that is projected."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,10 @@ class Comparison:
     looks: int = 0
     """Number of looks at which it was tested."""
     builds_needed: int | None = None
-    """Total number of builds that would decide it, if estimate and deviation stay the same. None if it is decided, if
-    the estimate is too small to count, or if more than `MOST_BUILDS` would be needed."""
+    """Number of builds that would decide it, if estimate and deviation stay the same. None if it is decided, if
+    the estimate is too small to count, or if more would be needed than the last of `LOOKS`."""
+    is_given_up: bool = False
+    """True if it was measured no further, since a difference that would be shown and counts is unlikely."""
 
 
 UNKNOWN = Interval(0.0, -inf, inf)
@@ -138,6 +138,8 @@ class SequentialTest:
         self._alpha, self._spent = alpha, 0.0
         self._hypotheses = {name: _Hypothesis() for name in names}
         self._dropped: set[str] = set()
+        self._hopeless: set[str] = set()
+        """Names of those that were dropped and that more time would not decide either."""
         self._equal = _Hypothesis()
 
     @property
@@ -177,8 +179,10 @@ class SequentialTest:
             if name in log_ratios:
                 self._hypotheses[name].log_ratios.append(log_ratios[name])
         for name in self.open:
-            if self._is_hopeless(self._hypotheses[name]):
+            hypothesis = self._hypotheses[name]
+            if self._is_hopeless(hypothesis, self.looks):
                 self.drop(name)
+                self._hopeless |= {name} if self._is_hopeless(hypothesis, LOOKS) else set()
 
     def look(self, builds: int) -> None:
         """Test the open hypotheses after this number of builds.
@@ -245,31 +249,33 @@ class SequentialTest:
         verdict: SpeedVerdict = "no gain"
         if hypothesis.is_rejected and abs(interval.estimate) >= log(1 + LEAST_EFFECT):
             verdict = "gain" if interval.estimate > 0 else "regression"
-        needed = None if hypothesis.is_rejected else self._builds_needed(hypothesis)
-        return Comparison(verdict, as_ratios(interval), builds, hypothesis.looks, needed)
+        is_given_up = name in self._hopeless
+        needed = None if hypothesis.is_rejected or is_given_up else self._builds_needed(hypothesis)
+        return Comparison(verdict, as_ratios(interval), builds, hypothesis.looks, needed, is_given_up)
 
     def _builds_needed(self, hypothesis: _Hypothesis) -> int | None:
         estimate = self._estimate(hypothesis)
         if estimate is None or abs(hypothesis.mean) < log(1 + LEAST_EFFECT):
             return None
-        level, done = self._alpha / len(self._hypotheses), len(hypothesis.log_ratios)
-        for builds in range(done + 1, MOST_BUILDS):
+        done = len(hypothesis.log_ratios)
+        for before, builds in zip((0, *LOOKS), LOOKS, strict=False):
+            level = self._alpha * (builds - before) / LOOKS[-1] / len(self._hypotheses)
             error = estimate.standard_error * sqrt(done / builds)
-            if _Estimate(estimate.mean, error, estimate.freedom + builds - done).p_value <= level:
+            if builds > done and _Estimate(estimate.mean, error, estimate.freedom + builds - done).p_value <= level:
                 return builds
         return None
 
-    def _is_hopeless(self, hypothesis: _Hypothesis) -> bool:
-        """Return True if even a somewhat larger effect would not be rejected at the last look, or is too small to
-        count."""
-        estimate, last = self._estimate(hypothesis), self.looks[-1]
+    def _is_hopeless(self, hypothesis: _Hypothesis, looks: Sequence[int]) -> bool:
+        """Return True if even a somewhat larger effect would not be rejected at the last of some looks, or is too small
+        to count."""
+        estimate, last = self._estimate(hypothesis), looks[-1]
         if estimate is None:
             return False
         builds = len(hypothesis.log_ratios)
         hoped = abs(estimate.mean) + HOPE * estimate.standard_error
         if builds < FEWEST_TO_PROJECT:
             return hoped < log(1 + LEAST_EFFECT)
-        last_level = self._alpha * (1 - (self.looks[-2] / last if len(self.looks) > 1 else 0.0))
+        last_level = self._alpha * (1 - (looks[-2] / last if len(looks) > 1 else 0.0))
         at_last = _Estimate(0.0, estimate.standard_error * sqrt(builds / last), estimate.freedom + last - builds)
         return hoped < max(at_last.interval(last_level / len(self._hypotheses)).high, log(1 + LEAST_EFFECT))
 
