@@ -26,9 +26,9 @@ def grown(early: tuple[int, ...], late: tuple[int, ...]) -> bool:
 
 
 def base_store() -> Any:
-    from torch.distributed.distributed_c10d import _get_default_store
+    from paceline._compat.torch import default_store
 
-    return _get_default_store()
+    return default_store()
 
 
 def fail_in_turns(ranks: DistContext, times: int) -> tuple[list[str], list[Any]]:

@@ -137,9 +137,9 @@ def row(
     ranks: DistContext, names: list[str], restores: bool = True
 ) -> tuple[list[tuple[Any, ...]], list[dict[str, float]]]:
     """Trials in a row; their results, and what the process held after each."""
-    from torch.distributed.distributed_c10d import _get_default_store
+    from paceline._compat.torch import default_store
 
-    store, state = _get_default_store(), ProcessState()
+    store, state = default_store(), ProcessState()
     results, seen = [], []
     for number, name in enumerate(names):
         with fresh_process_group(store, f"trial/{number}", ranks.rank, ranks.world_size, "gloo", 60.0):

@@ -276,5 +276,11 @@ def test_optuna_weighs_two_objectives(home: Path) -> None:
     run = config(home, "optuna", space, sweep__search="optuna", sweep__num_samples=6, **objectives)
     result = sweep(run)
     assert list(states(result).values()) == ["finished"] * 6
-    assert 1 <= len(result.pareto) <= 6
+    values = {trial.id: (trial.metrics["val/loss"], -trial.metrics["samples_per_second"]) for trial in result.trials}
+    best = {
+        id
+        for id, own in values.items()
+        if not any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in values.values())
+    }
+    assert {trial.id for trial in result.pareto} == best
     assert result.to_json()["pareto"][0]["id"] == result.pareto[0].id

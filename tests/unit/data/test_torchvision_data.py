@@ -39,14 +39,13 @@ def test_every_set_of_torchvision_is_either_offered_or_left_out() -> None:
 
 @pytest.mark.parametrize("name", sorted(SETS))
 def test_torchvision_knows_the_arguments_and_the_parts(name: str, tmp_path: Path) -> None:
-    """Wrong ones are refused before files are looked for; of parts, with a message that lists the valid ones."""
+    """Wrong ones are refused before files are looked for: an argument by a TypeError, a part by a ValueError."""
+    build = getattr(torchvision.datasets, name)
     source = SETS[name]
     options = {"transform": None, **({"download": False} if source.downloads else {})}
     for chosen in (source.train, source.validation or {}):
-        with pytest.raises(Exception) as caught:  # noqa: PT011
-            getattr(torchvision.datasets, name)(str(tmp_path), **chosen, **options)
-        assert "Unknown value" not in str(caught.value)
-        assert not isinstance(caught.value, TypeError)
+        with pytest.raises((RuntimeError, FileNotFoundError)):
+            build(str(tmp_path), **chosen, **options)
 
 
 def write_mnist(root: Path, counts: tuple[int, int]) -> dict[str, np.ndarray[Any, Any]]:

@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
+from paceline._compat.torch import TorchDispatchMode, tree_leaves
 from paceline.engine.activation_checkpointing import apply_activation_checkpointing, keep_slow
 from paceline.errors import ConfigError
 from paceline.models._mlp import MLP

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from paceline._compat.torch import TorchDispatchMode
 from paceline.engine import build
 from paceline.engine.reporter import MemoryReporter
 from support.adascale import ADASCALE

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from paceline._compat.torch import TorchDispatchMode
 from paceline.config.experiment import validate
 from paceline.config.registry import components
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values

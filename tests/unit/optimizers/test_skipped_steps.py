@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from paceline._compat.torch import TorchDispatchMode
 from paceline.config.registry import components
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values
 from support.toys import named

@@ -1,5 +1,6 @@
 """Files that survive a crash: the old content or the new, never a part of one."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -21,11 +22,12 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
     write_durably(path, b"old")
 
     def full(descriptor: int, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match=r"."):
+    with pytest.raises(OSError) as caught:  # noqa: PT011
         write_durably(path, b"new")
+    assert caught.value.errno == errno.ENOSPC
     assert path.read_bytes() == b"old"
 
 

@@ -236,26 +236,17 @@ def test_later_launch_knows_the_trials_that_have_ended_and_continues_with_the_ot
     assert [taken.trial for taken in again.taken] == ["0002", "0003"]
 
 
-@pytest.mark.parametrize(
-    ("part", "warns"),
-    [
-        ("log.jsonl", True),
-        ("sweep/tracking/journal", False),  # the report of the end has it
-        ("0000/tracking/journal", True),
-        ("", True),
-    ],
-)
+@pytest.mark.parametrize("part", ["log.jsonl", "sweep/tracking/journal", "0000/tracking/journal", ""])
 @simulated()
-async def test_full_disk_loses_no_trial(sweep: SimulatedSweep, part: str, warns: bool) -> None:
+async def test_full_disk_loses_no_trial(sweep: SimulatedSweep, part: str) -> None:
     sweep.trainings = {"0000": [with_rungs(1)]}
     call = await sweep.begin("0000")  # one whose record cannot be opened does not begin
     with full_disk(part):
         assert (await call).values["step"] == 1
         assert (await sweep.run("0000")).state == "finished"
-        report = await sweep.close()
+        await sweep.close()
     warnings = await sweep.events("warning")
-    assert any("No space left" in str(told) for told in [*warnings, report["error"]])
-    assert bool(warnings) or not warns
+    assert any("No space left" in str(told) for told in warnings)
 
 
 @simulated()
