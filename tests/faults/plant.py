@@ -32,8 +32,9 @@ ROOT = Path(__file__).resolve().parents[2]
 FAULTS = Path(__file__).with_name("faults.yaml")
 PYTEST = ("-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider")
 STOP_SECONDS = 15.0
-LIMIT_SECONDS = 900.0
-"""A fault may make code loop for ever: tests that take longer than this have caught it."""
+LEAST_LIMIT_SECONDS, SLOWER = 120.0, 5.0
+"""A fault may make code loop for ever: tests have caught it that take longer than this, and so many times as long as
+without the fault."""
 
 Verdict = Literal["caught", "not caught", "broken", "unusable"]
 
@@ -104,7 +105,7 @@ def copied_checkout() -> Iterator[Path]:
         yield Path(folder)
 
 
-def run_tests(root: Path, tests: Sequence[str]) -> tuple[str, float]:
+def run_tests(root: Path, tests: Sequence[str], limit_seconds: float | None = None) -> tuple[str, float]:
     """Run tests of a copy up to the first failure: its node id (a file that cannot be collected: its path), seconds."""
     command = [sys.executable, *PYTEST, *tests]
     environment = {**os.environ, "PYTHONPATH": str(root / "platform")}
@@ -114,10 +115,10 @@ def run_tests(root: Path, tests: Sequence[str]) -> tuple[str, float]:
             command, cwd=root, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            process.wait(LIMIT_SECONDS)
+            process.wait(limit_seconds)
         except subprocess.TimeoutExpired:
             stop(process)
-            return f"{tests[0]}::no end within {LIMIT_SECONDS:.0f} s", time.monotonic() - begun
+            return f"{tests[0]}::no end within {limit_seconds:.0f} s", time.monotonic() - begun
         except BaseException:  # Ctrl-C, say
             stop(process)
             raise
@@ -128,12 +129,12 @@ def run_tests(root: Path, tests: Sequence[str]) -> tuple[str, float]:
     return ("" if process.returncode == 0 else named), time.monotonic() - begun
 
 
-def first_failure(root: Path, tests: Sequence[str]) -> tuple[str, float]:
+def first_failure(root: Path, tests: Sequence[str], limit_seconds: float | None = None) -> tuple[str, float]:
     """The same, passing over tests that succeed when they are run again."""
     shaky: list[str] = []
     while True:
-        failure, seconds = run_tests(root, [*tests, *(f"--deselect={each}" for each in shaky)])
-        if "::" not in failure or "::no end" in failure or run_tests(root, [failure])[0]:
+        failure, seconds = run_tests(root, [*tests, *(f"--deselect={each}" for each in shaky)], limit_seconds)
+        if "::" not in failure or "::no end" in failure or run_tests(root, [failure], limit_seconds)[0]:
             return failure, seconds
         shaky.append(failure)
 
@@ -147,21 +148,22 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 @cache
-def failure_without_fault(tests: tuple[str, ...]) -> str:
-    """The test that fails in a copy as it is; empty when all pass."""
+def failure_without_fault(tests: tuple[str, ...]) -> tuple[str, float]:
+    """The test that fails in a copy as it is, empty when all pass, and the seconds."""
     with copied_checkout() as root:
-        return first_failure(root, tests)[0]
+        return first_failure(root, tests)
 
 
 def examine(fault: Fault, whole: bool) -> Found:
     """Plant a fault, and see which test catches it."""
     about, seconds = (fault.name, fault.room, fault.breaks), 0.0
     for tests in fault.stages(whole):
-        if failure := failure_without_fault(tests):
+        failure, usual = failure_without_fault(tests)
+        if failure:
             return Found(*about, "unusable", failure)
         with copied_checkout() as root:
             fault.plant(root)
-            failure, took = first_failure(root, tests)
+            failure, took = first_failure(root, tests, max(LEAST_LIMIT_SECONDS, SLOWER * usual))
         seconds = round(seconds + took, 1)
         if failure:
             return Found(*about, "caught" if "::" in failure else "broken", failure, seconds)
