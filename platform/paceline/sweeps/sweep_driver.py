@@ -65,7 +65,9 @@ class SweepDriver:
             if self._launch.has_work:
                 self._tune_all()
                 self._wait_for_states()
-        return self._close(self._look())
+        # all trials have ended: a signal must not throw their results away
+        with first_interrupt_calls(self._report_closing):
+            return self._close(self._look())
 
     def _tune_all(self) -> None:
         tune = self._tune
@@ -112,6 +114,9 @@ class SweepDriver:
             self._has_told_end = True
             saving = "running trials save their states; Ctrl-C again ends at once"
             self._launch.listener.stage(f"stopping ({view.over}): {saving}")
+
+    def _report_closing(self) -> None:
+        self._launch.listener.stage("all trials have ended, and the sweep is being recorded; Ctrl-C again ends at once")
 
     def _look(self) -> SweepView:
         """The state of things; what has changed of the trials is taken in."""

@@ -1,7 +1,9 @@
 """The driver's part of a sweep: how it follows Tune to its end, and what it leaves."""
 
 import errno
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -98,6 +100,15 @@ def test_checkpoint_that_takes_long_is_waited_for(tmp_path: Path, golden: Any) -
     assert len(scene.views) == 1
     assert scene.groups.follow.call_count > 40
     golden("\n".join(scene.listener.stages))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_sweep_is_recorded_loses_no_result(tmp_path: Path, number: signal.Signals) -> None:
+    scene = Scene(tmp_path, [view(FINISHED)])
+    scene.coordinator.answers["close"] = lambda *_: (os.kill(os.getpid(), number), scene._close())[1]
+    closing = scene.driver.run()
+    assert [trial.state for trial in closing.trials] == ["finished"] * 2
+    assert "Ctrl-C" in scene.listener.stages[-1]
 
 
 def test_trials_stop_when_tune_has_failed(tmp_path: Path) -> None:
