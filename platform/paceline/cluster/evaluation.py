@@ -6,6 +6,7 @@ checkpoint  ->  config, changed by overrides  ->  here or on Ray  ->  metrics, o
 import math
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -127,14 +128,14 @@ def _shown(rows: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def evaluate_run(run: TrainedRun, sets: Sequence[str], options: EvaluationOptions) -> Evaluated:
     """Compute the metrics of a run's checkpoint on sets of its data, see `RunResult.evaluate`."""
-    with _working_folder(run) as folder:
+    with _working_folder(run, options) as folder:
         checkpoint, launch = _prepare(run, sets, options, folder)
         return Evaluated(run.name, checkpoint.place, checkpoint.step, _values(launch))
 
 
 def predict_run(run: TrainedRun, name: str, output: str | Path, options: EvaluationOptions) -> Predicted:
     """Write the predictions of a run's checkpoint for a set of its data, see `RunResult.predict`."""
-    with complete_file(output) as file, _working_folder(run) as folder:
+    with complete_file(output) as file, _working_folder(run, options, file.parent) as folder:
         predicted = _predict(run, name, file, folder, options)
     return replace(predicted, output=place_of(output))
 
@@ -143,7 +144,7 @@ def predicted_tensors(run: TrainedRun, name: str, options: EvaluationOptions) ->
     """Return the predictions as tensors on the CPU, by name."""
     from safetensors.torch import load_file
 
-    with _working_folder(run) as folder:
+    with _working_folder(run, options) as folder:
         file = folder / "predictions.safetensors"
         _predict(run, name, file, folder, options)
         return dict(load_file(file))
@@ -168,10 +169,17 @@ def _predict(run: TrainedRun, name: str, file: Path, folder: Path, options: Eval
 
 
 @contextmanager
-def _working_folder(run: TrainedRun) -> Iterator[Path]:
-    """Yield a folder beside the run's own, which the workers of a cluster find, too. It is not created here; it is
-    removed at the end."""
-    folder = run.folder.parent / f".evaluation-{secrets.token_hex(6)}"
+def _working_folder(run: TrainedRun, options: EvaluationOptions, near: Path | None = None) -> Iterator[Path]:
+    """Yield a folder that all workers find. It is not created here; it is removed at the end.
+
+    On a cluster it is beside the run's own. Elsewhere nothing is written there: it may be an archive.
+
+    Args:
+        near: folder on the disk that is to hold the result; None for one in which temporary files are kept.
+    """
+    here = near or Path(tempfile.gettempdir())
+    home = run.folder.parent if on_cluster(options.address) else here
+    folder = home / f".evaluation-{secrets.token_hex(6)}"
     try:
         yield folder
     finally:

@@ -1,7 +1,6 @@
 """`RunResult.evaluate` and `predict` in this process: exact, on any set, into complete files."""
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 from paceline import RunResult, load_run, train
 from paceline.cluster.listener import SilentListener
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError
+from paceline.private_files import make_folder
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
@@ -137,6 +137,25 @@ def test_metrics_equal_the_runs_own_and_nothing_changes(home: Path) -> None:
     assert contents(run.folder) == before
     assert sorted(os.listdir(run.folder.parent)) == [".lock", run.run_id]
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_nothing_is_written_beside_a_run_of_which_one_may_only_read(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trained(home, "archived", **SECTIONS)
+    made: list[Path] = []
+
+    def noted(path: Path) -> None:
+        made.append(path)
+        make_folder(path)
+
+    monkeypatch.setattr("paceline.cluster.evaluation.make_folder", noted)
+    run.predict()
+    run.predict(output=tmp_path / "own" / "predictions.safetensors")
+    assert len(made) == 2
+    assert not any(folder.is_relative_to(run.folder.parent) for folder in made)
+    assert made[1].is_relative_to(tmp_path / "own")
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["predictions.safetensors"]
 
 
 def test_weights_of_the_optimizer_are_those_of_evaluation(home: Path) -> None:
@@ -306,26 +325,15 @@ def test_a_failure_leaves_the_file_that_was_there(home: Path, kind: str, code: s
     golden(str(error))
 
 
-@pytest.mark.parametrize("full", ["output", "run"])
 @pytest.mark.parametrize("ending", ["safetensors", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_on_a_full_disk_nothing_is_left(
-    home: Path, images: Path, disk_of: Callable[[str], Path], full: str, ending: str
-) -> None:
-    """The disk of the file, or that of the run, beside which the workers write their parts."""
-    disk = disk_of("8k" if full == "output" else "1m")
+def test_on_a_full_disk_nothing_is_left(images: Path, disk_of: Callable[[str], Path], ending: str) -> None:
+    disk = disk_of("8k")
     run = load_run(images / "runs" / "images")
-    output = disk / f"out.{ending}"
-    if full == "run":
-        shutil.copytree(run.folder, disk / "runs" / "images" / run.run_id)
-        run, output = load_run(disk / "runs" / "images"), home / f"out.{ending}"
-        (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - 4096))
-    before = contents(disk)
     overrides = {"data.num_validation_samples": 4096}
-    error = refused(lambda: run.predict(output=output, overrides=overrides))
+    error = refused(lambda: run.predict(output=disk / f"out.{ending}", overrides=overrides))
     assert isinstance(error, EnvironmentFault)
     assert "No space left on device" in str(error)
-    assert contents(disk) == before
-    assert not list(home.glob("*out*"))
+    assert os.listdir(disk) == []
 
 
 @pytest.mark.parametrize(
