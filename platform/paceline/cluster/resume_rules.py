@@ -175,7 +175,10 @@ def require_extendable(config: ExperimentConfig, run_id: str | None, content: Ma
     is_extension = is_unfinished_extension(content)
     if content.get("status") != "finished" and not is_extension:
         reason = f"the newest run of {config.name!r}, {run_id}, is unfinished; --extend trains a finished one further"
-        hint = "leave --extend out to continue it with the length that the config asks for"
+        hint = (
+            "leave --extend out to continue it with the length that the config asks for; to extend the run before it, "
+            "move its folder away first"
+        )
         raise _nothing(reason, hint)
     difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), MAY_DIFFER_WHEN_EXTENDED)
     if difference:

@@ -4,7 +4,7 @@ import calendar
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -157,7 +157,7 @@ def _write_running(folder: RunFolder, config: ExperimentConfig) -> None:
 
 def _choose_extension(home: Path, config: ExperimentConfig) -> tuple[RunFolder, bool]:
     """Return the folder of a run that extends the newest one, and True if it is that of an earlier launch."""
-    newest = _newest(home)
+    newest = _newest_but_abandoned(home)
     content = newest.read() if newest is not None else {}
     config = adopt_weights(config, content.get("config", {}))
     require_extendable(config, None if newest is None else newest.run_id, content)
@@ -182,8 +182,19 @@ def _is_resumable(run: RunFolder, config: ExperimentConfig) -> bool:
 
 
 def _newest(home: Path) -> RunFolder | None:
-    folders = (RunFolder(path) for path in sorted(home.iterdir(), reverse=True) if (path / RunFolder.FILE).exists())
-    return next(folders, None)
+    return next(_newest_first(home), None)
+
+
+def _newest_but_abandoned(home: Path) -> RunFolder | None:
+    """Return the newest run, past those that were started by mistake: unfinished ones that have saved nothing."""
+    runs = list(_newest_first(home))
+    kept = (run for run in runs if run.read().get("status") == "finished" or any(run.checkpoints.glob("step-*")))
+    return next(kept, runs[0] if runs else None)
+
+
+def _newest_first(home: Path) -> Iterator[RunFolder]:
+    folders = sorted(home.iterdir(), reverse=True)
+    return (RunFolder(path) for path in folders if (path / RunFolder.FILE).exists())
 
 
 def new_run(

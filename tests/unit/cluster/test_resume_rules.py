@@ -118,6 +118,15 @@ def test_there_is_nothing_to_extend(tmp_path: Path, status: str | None, golden: 
     assert (tmp_path / "run").exists() == (status is not None)
 
 
+def test_a_run_that_was_started_by_mistake_does_not_hide_the_finished_one(tmp_path: Path) -> None:
+    first = left(tmp_path)
+    left_run(tmp_path, "interrupted", config=config())
+    run = extended(tmp_path, trainer__epochs=4)
+    assert run.folder.read()["extended_from"] == first.folder.run_id
+    left_run(tmp_path, "interrupted", config=config(), intent="new")
+    assert extended(tmp_path, trainer__epochs=4).folder == run.folder, "the extension itself is continued"
+
+
 def test_a_broken_last_checkpoint_is_passed_over_and_left_alone(tmp_path: Path) -> None:
     first = left(tmp_path)
     broken = save_checkpoint(first.folder.checkpoints, 12, epoch=3)
