@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from urllib.request import Request
 
-PROBE_SECONDS = 3.0
-"""Time in which a store has to answer a probe."""
+PROBE_SECONDS = 10.0
+"""Time in which a store has to answer a probe: a busy machine takes seconds."""
+ACCESS_SECONDS = 3.0
+"""Time in which a server that answers has to refuse access; without an answer it is taken to be given."""
 
 HINT_OF_SILENCE = "start the server, correct the address, or set tracking.offline=allow to send the metrics later"
 SPARE_SECONDS = 0.1
@@ -138,7 +140,7 @@ def _probe_server(uri: str, timeout_seconds: float) -> None:
     if body.strip() != b"OK":
         reason = f"{redact(uri)} answers, but is not an MLflow server; {HINT}"
         raise EnvironmentFault(reason, "not-mlflow", uri=redact(uri))
-    left = timeout_seconds - (time.monotonic() - began) - SPARE_SECONDS
+    left = min(ACCESS_SECONDS, timeout_seconds - (time.monotonic() - began)) - SPARE_SECONDS
     if left > 0:
         _probe_runs(uri, left)
 
