@@ -3,6 +3,7 @@
 import calendar
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,10 @@ def intent_of(*, resume: bool = False, new: bool = False, fork: bool = False, ex
         reason = f"{' and '.join(chosen)} contradict each other"
         raise ConfigError([Problem("contradiction", reason, hint=f"leave out {chosen[0]} or {chosen[1]}")])
     return chosen[0] if chosen else "continue"
+
+
+MAKING = ".new-"
+"""Prefix of the folder of a run that is being made, from another one's checkpoints for example."""
 
 
 @dataclass
@@ -118,6 +123,8 @@ def claim(home: Path, choose: Callable[[Path], tuple[Folder, bool]]) -> "Claimed
     with writable(home):
         lock = lock_home(home)
     try:
+        for left in home.glob(f"{MAKING}*"):  # by a command that was killed
+            shutil.rmtree(left, ignore_errors=True)
         with writable(home):
             folder, resumed = choose(home)
     except BaseException:
@@ -211,15 +218,20 @@ def new_run(
         checkpoints: folder of the checkpoints that it begins with.
         after: id of an earlier run that is not in `home`.
     """
-    folder = kind(home / _new_id(max(after, _newest_id(home))))
-    for _, checkpoint in numbered(checkpoints) if checkpoints is not None else ():
-        place_checkpoint(checkpoint, folder.checkpoints)
-    make_folder(folder.path)
-    remember_folders(folder.path)
-    # last: a folder without it is not a run yet
-    entries = {} if origin is None else origin.entries()
-    folder.write(status="running", config=shareable(config).model_dump(mode="json"), **entries)
-    return folder
+    run_id = _new_id(max(after, _newest_id(home)))
+    making = kind(home / f"{MAKING}{run_id}")  # all of a run, or nothing, even where this is killed
+    try:
+        for _, checkpoint in numbered(checkpoints) if checkpoints is not None else ():
+            place_checkpoint(checkpoint, making.checkpoints)
+        make_folder(making.path)
+        remember_folders(making.path)
+        entries = {} if origin is None else origin.entries()
+        making.write(status="running", config=shareable(config).model_dump(mode="json"), **entries)
+        making.path.rename(home / run_id)
+    except BaseException:
+        shutil.rmtree(making.path, ignore_errors=True)
+        raise
+    return kind(home / run_id)
 
 
 def _newest_id(home: Path) -> str:

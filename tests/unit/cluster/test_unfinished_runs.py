@@ -11,6 +11,7 @@ import pytest
 from paceline.cluster import unfinished_runs
 from paceline.cluster.unfinished_runs import claim_run, intent_of
 from paceline.errors import ConfigError, EnvironmentFault
+from support.cluster.coordinators import no_space
 from support.cluster.local_runs import left_run
 from support.cluster.local_runs import local_config as config
 from support.golden import Golden
@@ -82,6 +83,24 @@ def test_a_run_that_saved_nothing_is_not_resumed_with_another_config(tmp_path: P
     second = left_run(tmp_path, config=config(optimizer__lr=0.2))
     assert not second.resumed
     assert second.folder != first.folder
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_fork_that_was_not_completed_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    first = left_run(tmp_path, step=4)
+    forked: dict[str, Any] = {"config": config(optimizer__lr=0.2), "intent": "fork"}
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished_runs, "remember_folders", no_space)
+        if is_killed:
+            patch.setattr(unfinished_runs.shutil, "rmtree", lambda *given, **named: None)
+        refused(EnvironmentFault, left_run, tmp_path, **forked)
+    folders = sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_dir())
+    assert (folders == [first.folder.run_id]) is not is_killed
+    fork = left_run(tmp_path, **forked)
+    folders = sorted(path.name for path in (tmp_path / "run").iterdir() if path.is_dir())
+    assert folders == [first.folder.run_id, fork.folder.run_id]
 
 
 def test_fork_takes_the_checkpoints_along(tmp_path: Path) -> None:
