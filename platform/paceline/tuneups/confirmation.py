@@ -6,7 +6,8 @@ what is claimed is tested over builds, see `statistics.sequential_test`.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple
@@ -141,12 +142,20 @@ class Confirmation:
             alpha: probability that `TOGETHER` is falsely called a gain or a regression.
             can_cut_back: leave time to confirm a smaller combination, without the techniques that add nothing.
         """
-        kept_back = LOOKS[0] * self.seconds_of(1) if can_cut_back else 0.0
-        self._clock.reserved += kept_back
-        try:
+        if not can_cut_back:
             return self._run(together, alone, shares, alpha)
+        with self.keeping_time():
+            return self._run(together, alone, shares, alpha)
+
+    @contextmanager
+    def keeping_time(self) -> Iterator[None]:
+        """Leave time during the body to confirm one pair afterwards."""
+        seconds = LOOKS[0] * self.seconds_of(1)
+        self._clock.reserved += seconds
+        try:
+            yield
         finally:
-            self._clock.reserved -= kept_back
+            self._clock.reserved -= seconds
 
     def _run(
         self,

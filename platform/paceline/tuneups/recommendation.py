@@ -71,7 +71,8 @@ class Recommendation:
             is_measured = found.together is not None or TOGETHER in self._confirmation.problems
             if not self._alphas or not is_measured or len(candidates) == 1:
                 return
-            candidates, quality = self._gate.admit(_without_least(candidates, found.shares))
+            with self._confirmation.keeping_time():  # trainings must not take all of it
+                candidates, quality = self._gate.admit(_without_least(candidates, found.shares))
             found = self._confirm_once(candidates, {}) if candidates else Confirmed()
 
     def _is_confirmed(self, found: Confirmed) -> bool:
@@ -90,7 +91,8 @@ class Recommendation:
             return
         if not self._alphas:
             return
-        quality = self._gate.quality_of(needed)
+        with self._confirmation.keeping_time():
+            quality = self._gate.quality_of(needed)
         if not quality.is_fine:
             return
         before, again = self.together, self._confirm_once(needed, {})
