@@ -42,7 +42,10 @@ def private_ray_folder() -> Iterator[Path]:
     dying = remove_dead_folders(root)
     folder, lock = _new_folder(root)
     try:
-        yield folder / _RAY
+        try:
+            yield folder / _RAY
+        finally:
+            _end_processes(folder)
         if not _keeps_logs:
             _remove(folder)
         for each in dying:  # a node that outlived its killed driver has ended by now
@@ -50,6 +53,18 @@ def private_ray_folder() -> Iterator[Path]:
                 _remove_if_dead(each)
     finally:
         os.close(lock)
+
+
+def _end_processes(folder: Path) -> None:
+    """End processes of a private Ray that outlive it: after a death of its GCS, its agents stay for a minute."""
+    import psutil
+
+    for process in psutil.process_iter(["cmdline"]):
+        arguments = process.info["cmdline"] or ()
+        # not those of a user who reads its logs
+        if any(str(folder) in each for each in arguments) and any("/ray/" in each for each in arguments):
+            with suppress(psutil.Error):
+                process.kill()
 
 
 def keep_logs() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -54,6 +55,30 @@ def test_a_folder_whose_node_ends_meanwhile_is_removed_at_the_end(monkeypatch: p
                 failed.mkdir()  # the logs of another command that has failed in the meantime
                 assert dying.exists()
         assert [each.name for each in Path(root).iterdir()] == [failed.name]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_process_outlives_its_private_ray(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """As Ray's agents do, whose GCS was killed. Other programs that have to do with the folder are left alone."""
+    with tempfile.TemporaryDirectory() as root:
+        monkeypatch.setenv("RAY_TMPDIR", root)
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        with suppress(ZeroDivisionError), private_ray_folder() as folder:
+            agent = subprocess.Popen([*sleep, "/packages/ray/agent.py", f"--session-dir={folder}/session_1"])
+            others = [
+                subprocess.Popen([*sleep, f"{folder}/logs"]),
+                subprocess.Popen([*sleep, "/packages/ray/agent.py"]),
+            ]
+            assert agent.poll() is None
+            if fails:
+                raise ZeroDivisionError
+        try:
+            assert agent.wait(60) == -signal.SIGKILL
+            assert [each.poll() for each in others] == [None, None]
+        finally:
+            for each in (agent, *others):
+                each.kill()
+                each.wait()
 
 
 class Command:
