@@ -308,7 +308,7 @@ def check_start_from_scratch(
     difference = config_difference(content.get("config", {}), config.model_dump(mode="json"), other)
     if difference:
         changes = ", ".join(
-            f"{key} {shown_value(key, before)} -> {shown_value(key, after)}"
+            f"{key} {shown_value(key, after)} in place of {shown_value(key, before)}"
             for key, (before, after) in difference.items()
         )
         warn(f"the run {run_id} of {config.name!r} is finished; this one starts from scratch with {changes}")
