@@ -51,6 +51,10 @@ class ScaleRow:
     """True if no branch had a batch this large or this small, or if this number of workers was not measured."""
     is_in_reach: bool
     """True if the target is reached within the config's training length, as far as the batch can be trained at all."""
+    samples_interval: tuple[float, float] | None = None
+    """95 % interval of `samples` over the seeds; None if only one seed was trained before the verification."""
+    seconds_interval: tuple[float, float] | None = None
+    """The same of `seconds`; that of a step that was not measured includes the error of the step-time model."""
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@ samples(B) = samples(B_0) / efficiency(B),        seconds(B, w) = samples(B) / B
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import exp, hypot, inf
+from types import MappingProxyType
 
 from paceline.batch_scaling.candidate import LEAST_GAIN
 from paceline.batch_scaling.critical_batch import CriticalBatch, expected_efficiency
 from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
 from paceline.batch_scaling.step_time import StepTimeModel
 
+TWO_SIDED = 2.0
+"""Standard deviations on each side of a 95 % interval."""
 NEAR = 1.1
 """Within this factor of the fastest time, a smaller batch is the knee."""
 
@@ -23,6 +26,11 @@ def fastest_not_considered(found: ScaleFindings) -> ScaleRow | None:
     others = [row for row in found.table if row.is_in_reach and (row.workers != found.workers or row.is_extrapolated)]
     best = min(others, key=lambda row: row.seconds, default=None)
     return best if best is not None and own is not None and best.seconds * LEAST_GAIN <= own.seconds else None
+
+
+def _around(value: float, half: float) -> tuple[float, float]:
+    """Return an interval whose logarithm has half this width."""
+    return value * exp(-half), value * exp(half)
 
 
 def goodput_table(
@@ -39,6 +47,8 @@ def goodput_table(
     lr: Mapping[int, float],
     most_samples: float,
     untrainable: float = inf,
+    spread: Mapping[int, float] = MappingProxyType({}),
+    step_error: float = 0.0,
 ) -> list[ScaleRow]:
     """Return a row for each batch size and number of workers that can share it.
 
@@ -50,6 +60,8 @@ def goodput_table(
         lr: peak learning rate by batch size.
         most_samples: of the config's length of training.
         untrainable: smallest batch size that has no finite loss.
+        spread: half the width of the interval of the logarithm of the samples, by batch size, see `spread_of`.
+        step_error: relative error of the time of a step that was not measured.
     """
     rows = []
     for size in batch_sizes:
@@ -64,6 +76,8 @@ def goodput_table(
                 micro = min(micro_batch_size.get(size, size // count), size // count)
                 step_seconds = step_time.seconds(micro, -(-size // (micro * count)), count)
             seconds = samples / size * step_seconds
+            half = spread.get(size)
+            of_steps = 0.0 if is_measured else TWO_SIDED * step_error
             rows.append(
                 ScaleRow(
                     global_batch_size=size,
@@ -75,6 +89,8 @@ def goodput_table(
                     worker_seconds=seconds * count,
                     is_extrapolated=not is_measured or not own_batch_size <= size <= largest_trained,
                     is_in_reach=samples <= most_samples and size < untrainable,
+                    samples_interval=None if half is None else _around(samples, half),
+                    seconds_interval=None if half is None else _around(seconds, hypot(half, of_steps)),
                 )
             )
     return rows

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from paceline.batch_scaling.critical_batch import efficiencies, expected_efficiency
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
-from paceline.batch_scaling.texts import batch_text, count_text, recommended_sizes, seconds_text, start_text
+from paceline.batch_scaling.texts import (
+    batch_text,
+    count_text,
+    recommended_sizes,
+    row_time_text,
+    seconds_text,
+    start_text,
+)
 from paceline.reports import theme
 from paceline.reports.drawing import tried
 from paceline.reports.page import Chart, drawn_chart
@@ -103,18 +110,23 @@ def _efficiency(findings: ScaleFindings) -> "Picture | None":
 
 
 def _time(findings: ScaleFindings) -> "Picture | None":
-    """Draw the predicted time to the target, a line for each number of workers, and what was verified."""
+    """Draw the predicted time to the target, a line for each number of workers, the interval of that with the config's
+    own number, and what was verified."""
     if not findings.table:
         return None
-    from paceline.reports.xy_chart import XYAxis, XYCurve, XYPoints, xy_chart
+    from paceline.reports.xy_chart import XYAxis, XYBand, XYCurve, XYPoints, xy_chart
 
     curves: list[XYCurve] = []
     points: list[XYPoints] = []
+    bands: list[XYBand] = []
     counts = sorted({row.workers for row in findings.table}, key=lambda count: (count != findings.workers, count))
     for number, count in enumerate(counts):
         rows = sorted((row for row in findings.table if row.workers == count), key=lambda row: row.global_batch_size)
         color = theme.SERIES[number % len(theme.SERIES)]
         curves += _line(counted(count, "worker"), rows, color)
+        ends = [(float(row.global_batch_size), *row.seconds_interval) for row in rows if row.seconds_interval]
+        if count == findings.workers and ends:
+            bands.append(XYBand("95 % interval over the seeds", ends, color))
         tips = [f"{batch_text([row.global_batch_size], count)}\n{_predicted(row)}" for row in rows]
         points.append(XYPoints("", _places(rows), tips, color))
     if findings.verifications:
@@ -134,7 +146,7 @@ def _time(findings: ScaleFindings) -> "Picture | None":
         XYAxis("global batch size (dashed: extrapolated)", True, _ticks(sizes)),
         XYAxis("seconds to the target", True),
     )
-    return xy_chart(PICTURES[TIME], axes, curves, points)
+    return xy_chart(PICTURES[TIME], axes, curves, points, bands)
 
 
 def _noise(findings: ScaleFindings) -> "Picture | None":
@@ -204,7 +216,7 @@ def _places(rows: Sequence[ScaleRow]) -> list[tuple[float, float]]:
 
 def _predicted(row: ScaleRow) -> str:
     named = {"predicted": True, "extrapolated": row.is_extrapolated, "beyond the config's length": not row.is_in_reach}
-    return ", ".join([seconds_text(row.seconds), *(name for name, holds in named.items() if holds)])
+    return ", ".join([row_time_text(row), *(name for name, holds in named.items() if holds)])
 
 
 def _ticks(sizes: Sequence[int]) -> list[int]:

@@ -10,6 +10,7 @@ from paceline.batch_scaling.texts import (
     marks_text,
     noise_text,
     recommended_sizes,
+    row_time_text,
     seconds_text,
     sizes_text,
     start_text,
@@ -25,6 +26,8 @@ class SizeRow:
     """A row of the table of batch sizes and workers."""
 
     row: ScaleRow
+    time: str
+    """With its interval."""
     marks: str
     is_recommended: bool
 
@@ -48,9 +51,10 @@ def report_html(
         recommended: the recommended config as YAML; None where no file can hold it.
         wall_seconds: duration of the study; 0 where it is not known.
     """
+    times = "Times to the target, as predicted, with 95 % intervals over the seeds."
     branches = "Efficiency is the share of the samples that the config's own batch takes for the same gain."
     own = [
-        PageSection("sizes", "Each batch size", "Times to the target, as predicted.") if findings.table else None,
+        PageSection("sizes", "Each batch size", times) if findings.table else None,
         PageSection("pictures", "At a glance"),
         PageSection("branches", "Branches with larger batches", branches) if findings.branches else None,
         PageSection("verified", "Trainings to the target") if findings.verifications else None,
@@ -98,7 +102,12 @@ def _facts(findings: ScaleFindings) -> list[Fact]:
 def _size_rows(findings: ScaleFindings) -> list[SizeRow]:
     sizes = recommended_sizes(findings)
     return [
-        SizeRow(row, marks_text(findings, row), row.global_batch_size in sizes and row.workers == findings.workers)
+        SizeRow(
+            row,
+            row_time_text(row),
+            marks_text(findings, row),
+            row.global_batch_size in sizes and row.workers == findings.workers,
+        )
         for row in findings.table
     ]
 

@@ -20,6 +20,7 @@ from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
 from paceline.batch_scaling.goodput import cheapest_of, fastest_of, goodput_table, knee_of
 from paceline.batch_scaling.lr_rules import rules_that_held
 from paceline.batch_scaling.plan import StudyPlan
+from paceline.batch_scaling.prediction_spread import spread_of
 from paceline.batch_scaling.step_time import MeasuredStep, StepTimeModel, fit_step_time, held_out_errors
 from paceline.batch_scaling.study_jobs import WINDOW_SECONDS, WINDOWS, StudyJobs
 from paceline.batch_scaling.target import reached_in, target_of
@@ -247,6 +248,8 @@ class _Steps:
 def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFindings:
     """Add the table of the time and cost to the target of each batch size and number of workers."""
     sizes, model = plan.batch_sizes(steps.largest_trained), steps.model
+    measured = [each for each in steps.measured.values() if each.workers == plan.workers]
+    errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
     rows = goodput_table(
         sizes,
         plan.worker_counts,
@@ -260,11 +263,11 @@ def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFi
         lr={size: plan.lr(size, found.rules.at(size)) for size in sizes},
         most_samples=plan.samples,
         untrainable=smallest_untrainable(found.branches),
+        spread=spread_of(found.branches, found.own_samples, plan.own_batch_size, sizes),
+        step_error=median(errors) if errors else 0.0,
     )
     counts = {count for _, count in steps.measured}
     sure = [row for row in rows if row.workers in counts]
-    measured = [each for each in steps.measured.values() if each.workers == plan.workers]
-    errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
     return replace(
         found,
         step_time=model,

@@ -20,12 +20,19 @@ def rows_of(findings: ScaleFindings) -> list[tuple[str, ...]]:
             f"{row.lr:.4g}",
             f"{row.samples:,.0f}",
             f"{row.steps:,.0f}",
-            seconds_text(row.seconds),
+            row_time_text(row),
             seconds_text(row.worker_seconds),
             marks_text(findings, row),
         )
         for row in findings.table
     ]
+
+
+def row_time_text(row: ScaleRow) -> str:
+    """Return `0.44 s (0.35 s to 0.55 s)`; without the interval if it is not known."""
+    if row.seconds_interval is None:
+        return seconds_text(row.seconds)
+    return f"{seconds_text(row.seconds)} ({' to '.join(map(seconds_text, row.seconds_interval))})"
 
 
 def marks_text(findings: ScaleFindings, row: ScaleRow) -> str:

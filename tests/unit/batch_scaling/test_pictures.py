@@ -70,6 +70,18 @@ def test_extrapolated_parts_of_the_time_are_dashed() -> None:
     assert all(is_dashed for (_, color), is_dashed in dashed.items() if color != own)
 
 
+def test_the_interval_of_the_time_is_that_of_the_configs_own_workers() -> None:
+    assert "95 % interval over the seeds" not in legend(axes_of(TIME))
+    table = tuple(replace(row, seconds_interval=(row.seconds / 2, row.seconds * 2)) for row in findings().table)
+    axes = axes_of(TIME, table=table)
+    assert "95 % interval over the seeds" in legend(axes)
+    drawn = [path for each in axes.collections for path in each.get_paths()]
+    ends = {(round(x), y) for path in drawn for x, y in path.vertices}
+    own = [row for row in table if row.workers == 2]
+    expected = {(row.global_batch_size, end) for row in own for end in row.seconds_interval or ()}
+    assert all(any(x == at and y == pytest.approx(end) for x, y in ends) for at, end in expected)
+
+
 @pytest.mark.parametrize(("sizes", "most"), [([32, 64, 128, 256], 4), (list(range(32, 513, 8)), 12), ([64], 1)])
 def test_batch_sizes_are_named_as_far_as_there_is_room(sizes: list[int], most: int) -> None:
     table = tuple(replace(findings().table[0], global_batch_size=size, workers=2) for size in sizes)
