@@ -134,8 +134,16 @@ def found_in(workplace: Workplace, *more: Path) -> list[Found]:
     files = [file for folder in (workplace.folder, *more) for file in sorted(folder.rglob("*")) if file.is_file()]
     read = [file for file in files if file.name not in OWN_FILES and not file.name.startswith(USERS_FILES)]
     assert {"journal.jsonl", "record.json"} <= {file.name for file in read}
-    contents = {str(file): str(file).encode() + file.read_bytes() for file in read} | {"printed": workplace.said}
+    contents = {str(file): str(file).encode() + bytes_of(file) for file in read} | {"printed": workplace.said}
     return [Found(one, place) for place, content in contents.items() for one in canaries_in(content)]
+
+
+def bytes_of(file: Path) -> bytes:
+    """Return what a file holds; nothing for one that a database has removed meanwhile."""
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def canaries_in(content: bytes) -> list[str]:

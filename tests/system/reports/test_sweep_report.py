@@ -1,6 +1,7 @@
 """The report of a sweep: the best setting, the ranking, what did not finish, cost, comparable speeds."""
 
 import json
+from calendar import timegm
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -155,6 +156,26 @@ def costs(page: Node) -> dict[tuple[str, str], list[float | None]]:
     """By part and unit: seconds, share and price."""
     rows = page.one(id="cost").all("tr", data_part=None)
     return {(row.attributes["data-part"], row.attributes["data-unit"]): row.values for row in rows}
+
+
+@pytest.mark.usefixtures("without_charts")
+def test_a_resumed_sweep_has_one_duration_from_its_first_launch_to_its_end(tmp_path: Path) -> None:
+    made = made_sweep(tmp_path, some_trials()[:2], status=None)
+    folder = made.folder.with_name("20261122-083159-b76094")
+    made.folder.rename(folder)
+    first = timegm((2026, 11, 22, 8, 31, 59))
+    file = folder / "tracking" / "record.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "start_time_ms": (first + 90) * 1000}))
+    journal = Journal(folder / "tracking" / "journal.jsonl")
+    for words, seconds in (("KILLED", 47), ("RUNNING", 90), ("FINISHED", 137)):
+        journal.append([("status", {"status": words, "time_ms": (first + seconds) * 1000})])
+    journal.close()
+    page = page_of(FoundRun("sweep", folder))
+    (tile,) = [node for node in page.classes("tile") if "wall time" in node.text]
+    for node in (tile, page.one("header")):
+        text = node.text.replace("\u202f", " ")
+        assert "2 min 17 s" in text
+        assert "43 s of it between its launches" in text
 
 
 @pytest.mark.usefixtures("without_charts")

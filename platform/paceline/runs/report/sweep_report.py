@@ -286,14 +286,25 @@ class SweepReport:
             **origin_values(self.recorded, self._places()),
         )
 
+    @property
+    def _seconds(self) -> float | None:
+        """Seconds from the first launch to the end of the last one."""
+        if not self.recorded.resumes:
+            return self.result.wall_seconds
+        return self.recorded.seconds_since(self.recorded.started_ms(self.result.sweep_id))
+
+    def _pause(self) -> str:
+        if not self.recorded.resumes:
+            return ""
+        return f"{seconds_text(self.recorded.paused_seconds)} of it between its launches"
+
     def _subtitle(self) -> str:
         start, resumes = self.recorded.started_ms(self.result.sweep_id), self.recorded.resumes
-        seconds = self.recorded.seconds_since(start) if resumes else self.result.wall_seconds
         parts = [
             f"started {time_text(start)}" if start else "",
             f"resumed {counted(len(resumes), 'time')}" if resumes else "",
-            f"took {seconds_text(seconds)}" if seconds else "",
-            f"{seconds_text(self.recorded.paused_seconds)} of it between its launches" if resumes else "",
+            f"took {seconds_text(self._seconds)}" if self._seconds else "",
+            self._pause(),
             self.recorded.tags.get(metrics.STATUS_REASON, ""),
         ]
         return " · ".join(filter(None, parts))
@@ -314,8 +325,8 @@ class SweepReport:
         spent = Tile("time on workers", seconds_text(sum(trial.seconds for trial in trials)), of_all)
         yield from cost_tile(self.ledger) or [spent]
         yield Tile("samples", number_text(sum(trial.samples for trial in trials)), of_all)
-        if self.result.wall_seconds:
-            yield Tile("wall time", seconds_text(self.result.wall_seconds))
+        if self._seconds:
+            yield Tile("wall time", seconds_text(self._seconds), self._pause())
 
     def _places(self) -> list[Fact]:
         return [
