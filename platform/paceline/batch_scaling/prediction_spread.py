@@ -1,4 +1,4 @@
-"""How far predictions of the samples to the target scatter between seeds.
+"""Spread between seeds of the predicted samples to the target.
 
 Each seed is trained with the config as it is and in branches of its own, and gives a prediction of its own. Over the
 seeds their logarithms are taken as normal, and the interval of the mean is Student's.
