@@ -66,7 +66,7 @@ def evaluate_found(
     run: str | Path, sets: Sequence[str], options: EvaluationOptions, storage: str | Path | None, trust: bool
 ) -> Evaluated:
     """Do the same as `evaluate`, and say what was evaluated where."""
-    return evaluate_run(_trained(run, storage, trust), sets, options)
+    return evaluate_run(_trained(run, storage, trust, options), sets, options)
 
 
 def predict_found(
@@ -78,21 +78,23 @@ def predict_found(
     trust: bool,
 ) -> Predicted:
     """Write the predictions to a file, and say what was predicted where."""
-    return predict_run(_trained(run, storage, trust), name, output, options)
+    return predict_run(_trained(run, storage, trust, options), name, output, options)
 
 
 def _result(run: str | Path, storage: str | Path | None, trust: bool) -> RunResult:
-    return _trusted(run, storage, trust)[1]
+    return _trusted(find_run(run, storage), trust)[1]
 
 
-def _trained(run: str | Path, storage: str | Path | None, trust: bool) -> TrainedRun:
-    found, result = _trusted(run, storage, trust)
+def _trained(run: str | Path, storage: str | Path | None, trust: bool, options: EvaluationOptions) -> TrainedRun:
+    asked = find_run(run, storage)
+    if asked.note:
+        options.listener.event("warning", {"code": "runs-and-sweeps", "message": asked.note})
+    found, result = _trusted(asked, trust)
     return TrainedRun(str(found), result.config, result.folder, result.checkpoint)
 
 
-def _trusted(run: str | Path, storage: str | Path | None, trust: bool) -> tuple[FoundRun, RunResult]:
+def _trusted(found: FoundRun, trust: bool) -> tuple[FoundRun, RunResult]:
     """A run whose code may be called, of a sweep the best trial."""
-    found = find_run(run, storage)
     if found.kind == "sweep":
         found = _best_trial(found)
     result = result_of(found)

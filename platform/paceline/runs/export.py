@@ -159,6 +159,8 @@ def export(
     if format == "pt2":
         tell("tracing the model, which imports torch: half a minute on a small machine")
     exported = _write(folder, found, chosen, config, format)
+    if asked.note:
+        exported = replace(exported, warnings=(coded(asked.note, "runs-and-sweeps"), *exported.warnings))
     if register is None:
         return exported
     tell("registering it in MLflow, which takes some seconds to import")

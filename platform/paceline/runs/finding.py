@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +38,8 @@ class FoundRun:
     """Its own folder, absolute."""
     store: RunStore | None = None
     """Object store that holds the run; `folder` is then a copy without the checkpoints' files. None for a local run."""
+    passed_over: "FoundRun | None" = field(default=None, compare=False)
+    """If it was found by a name that has both runs and sweeps: the newest one of the other kind."""
 
     @property
     def id(self) -> str:
@@ -63,6 +65,15 @@ class FoundRun:
     def checkpoints(self) -> Path:
         """Folder of its `step-<n>` folders; a sweep itself has none."""
         return self.folder / "checkpoints"
+
+    @property
+    def note(self) -> str:
+        """Warning that the same name has runs and sweeps; empty if it was not found by such a name."""
+        other = self.passed_over
+        if other is None:
+            return ""
+        taken = f"{self} is the newest of this name, which has runs and sweeps"
+        return f"{taken}; to use the newest {other.kind}, write {other.name}/{other.id}"
 
     def __str__(self) -> str:
         """As a person would name it: `run mnist/20250101-120000-abcdef`."""
@@ -171,7 +182,12 @@ def _in_store(address: str) -> FoundRun:
 
 
 def _newest(home: Path, studies: bool = False) -> FoundRun | None:
-    return next(reversed(_runs_in(home, studies)), None)
+    newest_first = _runs_in(home, studies)[::-1]
+    if not newest_first:
+        return None
+    newest = newest_first[0]
+    others = (each for each in newest_first if {each.kind, newest.kind} == {"run", "sweep"})
+    return replace(newest, passed_over=next(others, None))
 
 
 def _runs_in(home: Path, studies: bool = False) -> list[FoundRun]:

@@ -34,6 +34,19 @@ def test_the_metrics_are_printed(images: Path, golden: Golden) -> None:
     assert found == {"run": f"run images/{run.run_id}", "checkpoint": run.checkpoint, "step": 6, "metrics": values}
 
 
+def test_a_name_of_a_run_and_a_sweep_is_evaluated_with_a_warning(images: Path) -> None:
+    sweep = images / "runs" / "images" / "20200101-000000-aaaaaa"
+    (sweep / "trials").mkdir(parents=True)
+    (sweep / "sweep.json").write_text("{}")
+    try:
+        ended = run_in_process(images, "evaluate", "images", "--json")
+    finally:
+        shutil.rmtree(sweep)
+    assert ended.json["run"].startswith("run images/")
+    assert "images/20200101-000000-aaaaaa" in ended.err
+    assert "[runs-and-sweeps]" in ended.err
+
+
 def test_a_metric_that_is_no_number_is_null(images: Path) -> None:
     (images / "mine.py").write_text(
         "class Nothing:\n"

@@ -186,6 +186,20 @@ def test_of_a_sweep_the_best_trial_is_exported(sweep: SweepFolder, home: Path, t
     assert (code_of(caught), caught.value.fields) == ("no-finished-trial", {"metric": "val/loss"})
 
 
+def test_a_name_of_a_run_and_a_sweep_is_exported_with_a_warning(
+    cnn: RunResult, sweep: SweepFolder, home: Path, tmp_path: Path
+) -> None:
+    """The sweep was made after the run."""
+    shutil.copytree(cnn.folder, tmp_path / "runs" / "both" / "20200101-000000-aaaaaa")
+    shutil.copytree(sweep.path, tmp_path / "runs" / "both" / sweep.run_id)
+    exported = export("both", output=tmp_path / "out", storage=tmp_path / "runs")
+    assert exported.run.kind == "trial"
+    (warning,) = exported.warnings
+    assert "both/20200101-000000-aaaaaa" in warning
+    assert warning.endswith("[runs-and-sweeps]")
+    assert not export("both/20200101-000000-aaaaaa", output=tmp_path / "run", storage=tmp_path / "runs").warnings
+
+
 # The weights
 
 

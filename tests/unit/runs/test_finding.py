@@ -50,6 +50,23 @@ def test_a_run_is_found_by_folder_name_and_id(storage: Path, text: str, kind: st
     assert find_run(storage / place) == found
 
 
+def test_a_name_of_runs_and_sweeps_tells_what_else_it_means(storage: Path) -> None:
+    """The run is newer than the sweep here, then a newer sweep is added."""
+    run = find_run("mnist")
+    assert run.passed_over == find_run(f"mnist/{SWEEP}")
+    newer = storage / "mnist" / "20250302-000000-dddddd"
+    (newer / "trials").mkdir(parents=True)
+    (newer / "sweep.json").write_text("{}")
+    sweep = find_run("mnist")
+    assert (sweep.folder, sweep.passed_over) == (newer, run)
+    assert f"mnist/{NEW}" in sweep.note
+
+
+@pytest.mark.parametrize("text", [f"mnist/{NEW}", "other"])
+def test_nothing_else_is_told_where_only_one_can_be_meant(storage: Path, text: str) -> None:
+    assert find_run(text).note == ""
+
+
 def test_the_storage_may_be_elsewhere(storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = tmp_path / "away"
     away.mkdir()
