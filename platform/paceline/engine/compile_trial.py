@@ -1,5 +1,6 @@
 """Trial compilation before training, on a throw-away batch: a failure costs a warning and not the run."""
 
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -51,7 +52,9 @@ def _warn(trainer: Trainer, message: str, code: str) -> None:
 
 def _failure(trainer: Trainer, validation_loaders: Collection[BatchLoader], runs: int) -> str | None:
     try:
-        with compile_errors_raised():
+        with compile_errors_raised(), warnings.catch_warnings():
+            # torch traces the gradients in its anomaly mode, which warns of what fails with a stack; the reason says it
+            warnings.filterwarnings("ignore", "Error detected in")
             for _ in range(runs):
                 _run(trainer, validation_loaders)
     except Exception as error:  # a compiler's errors have no common class

@@ -1,6 +1,7 @@
 """torch.compile: the same training, a warning where it fails, and nothing left for the next trainer."""
 
 import logging
+import warnings as python_warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,6 +166,40 @@ def test_a_compiler_that_fails_costs_a_warning(
     if scope == "model":
         golden(details["message"])
     assert reporter.values("train/loss") == pytest.approx(plain.values("train/loss"), abs=1e-12)
+
+
+@torch.library.custom_op("paceline_tests::untraceable", mutates_args=())
+def untraceable(inputs: Tensor) -> Tensor:
+    """The identity, whose gradient needs the numbers, which a compiler does not have."""
+    return inputs.clone()
+
+
+@untraceable.register_fake
+def _(inputs: Tensor) -> Tensor:
+    return torch.empty_like(inputs)
+
+
+def gradient(context: Any, given: Tensor) -> Tensor:
+    return given * float(given.detach().numpy().sum() != 2.5)
+
+
+untraceable.register_autograd(gradient)
+
+
+class Untraceable(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return untraceable(inputs)
+
+
+def test_a_gradient_that_cannot_be_traced_costs_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch traces under its anomaly mode, which prints where the forward pass was."""
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    changed = config(trainer__compile="default", model__path=lambda: nn.Sequential(net(), Untraceable()))
+    with python_warnings.catch_warnings(record=True) as caught:
+        python_warnings.simplefilter("always")
+        reporter = fit(changed)[2]
+    assert [details["code"] for event, details in reporter.events if event == "warning"] == ["not-compiled"]
+    assert [str(each.message) for each in caught if "forward call that caused" in str(each.message)] == []
 
 
 class Wrong(nn.Module):
