@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from support.syntax_trees import parsed
+from support.syntax_trees import nodes, parsed
 
 CODE = "code"
 UNSEEN = {"BrokenCheckpoint", "Difference", "Note", "_note"}
@@ -18,11 +18,11 @@ Places = Mapping[str, set[str]]
 
 def codes_in(package: Path) -> Places:
     """Return the codes that messages of a package end with."""
-    trees = {file: parsed(file.read_text()) for file in sorted(package.rglob("*.py"))}
-    positions = _positions(trees.values())
+    sources = {file: file.read_text() for file in sorted(package.rglob("*.py"))}
+    positions = _positions(sources.values())
     found: dict[str, set[str]] = defaultdict(set)
-    for file, tree in trees.items():
-        used = [*_used(tree, positions), *(_rules(tree) if RULES in file.as_posix() else ())]
+    for file, source in sources.items():
+        used = [*_used(source, positions), *(_rules(source) if RULES in file.as_posix() else ())]
         for line, code in used:
             found[code].add(f"{file.relative_to(package)}:{line}")
     return found
@@ -32,8 +32,8 @@ def warnings_without_code(package: Path) -> list[str]:
     """Return the `file:line` of each event `warning` that has no code."""
     found = []
     for file in sorted(package.rglob("*.py")):
-        for node in ast.walk(parsed(file.read_text())):
-            if isinstance(node, ast.Call) and _name(node) in ("event", "tell") and _is_warning(node):
+        for node in nodes(file.read_text(), ast.Call):
+            if _name(node) in ("event", "tell") and _is_warning(node):
                 details = [key for each in node.args if isinstance(each, ast.Dict) for key in each.keys]
                 named = {each.arg for each in node.keywords} | {ast.unparse(key) for key in details if key}
                 if not named & {CODE, repr(CODE)}:
@@ -53,21 +53,21 @@ def _name(call: ast.Call) -> str:
             return ast.unparse(other)
 
 
-def _positions(trees: Iterable[ast.Module]) -> dict[str, int]:
+def _positions(sources: Iterable[str]) -> dict[str, int]:
     """Position of the argument `code` of each function and class that takes it, inherited by subclasses."""
     bases: dict[str, list[str]] = {}
     found: dict[str, int] = {}
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.ClassDef):
+    for source in sources:
+        for node in nodes(source, ast.ClassDef):
             taken = _parameters(node)
             if taken is None:
                 bases[node.name] = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
             elif CODE in taken:
                 found[node.name] = taken.index(CODE)
-        elif isinstance(node, ast.FunctionDef) and node.name not in ("__init__", "__new__"):
-            taken = [each.arg for each in node.args.args if each.arg != "self"]
-            if CODE in taken:
-                found[node.name] = taken.index(CODE)
+        for each in nodes(source, ast.FunctionDef):
+            names = [argument.arg for argument in each.args.args if argument.arg != "self"]
+            if CODE in names and each.name not in ("__init__", "__new__"):
+                found[each.name] = names.index(CODE)
     for name in UNSEEN & found.keys():
         del found[name]
     while new := {name: found[base] for name in bases.keys() - found for base in bases[name] if base in found}:
@@ -86,12 +86,12 @@ def _parameters(node: ast.ClassDef) -> list[str] | None:
     return fields or None
 
 
-def _used(tree: ast.Module, positions: Mapping[str, int]) -> Iterator[tuple[int, str]]:
+def _used(source: str, positions: Mapping[str, int]) -> Iterator[tuple[int, str]]:
     assigned: dict[str, list[ast.expr]] = defaultdict(list)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            assigned[node.targets[0].id].append(node.value)
-    for node in ast.walk(tree):
+    for assignment in nodes(source, ast.Assign):
+        if isinstance(assignment.targets[0], ast.Name):
+            assigned[assignment.targets[0].id].append(assignment.value)
+    for node in nodes(source, ast.Call, ast.ClassDef, ast.Dict, ast.FunctionDef, ast.Assign):
         for value in _values_of_code(node, positions):
             yield from ((value.lineno, text) for text in _texts(value, assigned) if text)
 
@@ -106,9 +106,9 @@ def _values_of_code(node: ast.AST, positions: Mapping[str, int]) -> Iterator[ast
         case ast.ClassDef():
             # super().__init__ of a class of errors takes what its base takes
             position = next((positions[name] for base in node.bases if (name := ast.unparse(base)) in positions), None)
-            for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
-                if position is not None and ast.unparse(call.func) == "super().__init__":
-                    yield from call.args[position : position + 1]
+            for call in ast.walk(node) if position is not None else ():
+                if isinstance(call, ast.Call) and ast.unparse(call.func) == "super().__init__":
+                    yield from call.args[position:][:1]
         case ast.Dict():
             yield from (
                 value
@@ -119,7 +119,7 @@ def _values_of_code(node: ast.AST, positions: Mapping[str, int]) -> Iterator[ast
             arguments = node.args.args[len(node.args.args) - len(node.args.defaults) :]
             pairs = zip(arguments, node.args.defaults, strict=True)
             yield from (default for argument, default in pairs if argument.arg == CODE)
-            for each in ast.walk(node):
+            for each in ast.walk(node) if node.name in (f"_{CODE}", "notices") else ():
                 if isinstance(each, ast.Return) and each.value and node.name == f"_{CODE}":
                     yield each.value
                 if isinstance(each, ast.Yield) and isinstance(each.value, ast.Tuple) and node.name == "notices":
@@ -145,8 +145,8 @@ def _texts(value: ast.expr, assigned: Mapping[str, list[ast.expr]]) -> Iterator[
             yield from (text for each in assigned[value.id] for text in _texts(each, {**assigned, value.id: []}))
 
 
-def _rules(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in tree.body:
+def _rules(source: str) -> Iterator[tuple[int, str]]:
+    for node in parsed(source).body:
         is_rule = isinstance(node, ast.FunctionDef) and node.returns and ast.unparse(node.returns) == "Iterator[Fault]"
         if is_rule and not node.name.startswith("_"):
             yield node.lineno, node.name.replace("_", "-")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from support.syntax_trees import parsed
+from support.syntax_trees import nodes
 
 BANNED = {
     r"\b(?:go|goes|going|went|gone) on\b": "continue, resume",
@@ -67,8 +67,7 @@ def openings(file: Path) -> list[Finding]:
     """Return the docstrings of a module, and of its classes, functions and fields, that do not begin as they should."""
     texts = [
         (each.value.lineno, each.value.value)
-        for node in ast.walk(parsed(file.read_text()))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in nodes(file.read_text(), ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         for each in node.body
         if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str)
     ]
@@ -77,13 +76,11 @@ def openings(file: Path) -> list[Finding]:
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:
     """Return the docstrings, comments and other strings of a module, with their lines."""
-    tree = parsed(source)
-    for node in ast.walk(tree):
-        match node:
-            case ast.JoinedStr(values=parts):
-                yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in parts)
-            case ast.Constant(value=str(text)):
-                yield node.lineno, text
+    for node in nodes(source, ast.JoinedStr):
+        yield node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    for each in nodes(source, ast.Constant):
+        if isinstance(each.value, str):
+            yield each.lineno, each.value
     yield from _comments(source)
 
 

@@ -130,10 +130,12 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if ast.unparse(node.func) in ("getattr", "hasattr", "setattr", "delattr"):
-            match node.args[1]:
-                case ast.Constant(value=str(name)) if is_private(name):
-                    self._add(name, node)
+        match node:
+            case ast.Call(
+                func=ast.Name(id="getattr" | "hasattr" | "setattr" | "delattr"),
+                args=[_, ast.Constant(value=str(name)), *_],
+            ) if is_private(name):
+                self._add(name, node)
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:

@@ -2,7 +2,12 @@
 
 import ast
 import gc
+from collections import defaultdict
+from collections.abc import Mapping
 from functools import cache
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=ast.AST)
 
 
 @cache
@@ -20,3 +25,25 @@ def parsed(source: str) -> ast.Module:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def nodes(source: str, *kinds: type[Node]) -> list[Node]:
+    """Return the nodes of some kinds in a piece of code, kind by kind. Several tests walk the same files."""
+    by_kind = _by_kind(source)
+    return [node for kind in kinds for node in by_kind.get(kind, ())]  # type: ignore[misc]
+
+
+@cache
+def _by_kind(source: str) -> Mapping[type[ast.AST], list[ast.AST]]:
+    """All nodes but the contexts of names: half the time of `ast.walk`, which looks for them field by field."""
+    found: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+    open_ends: list[ast.AST] = [parsed(source)]
+    while open_ends:
+        node = open_ends.pop()
+        found[type(node)].append(node)
+        for value in node.__dict__.values():
+            if isinstance(value, list):
+                open_ends += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                open_ends.append(value)
+    return found

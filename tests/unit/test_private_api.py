@@ -8,7 +8,7 @@ import pytest
 
 import paceline
 from support.private_names import Use, is_private, private_paths, uses
-from support.syntax_trees import parsed
+from support.syntax_trees import nodes, parsed
 
 PACKAGE = Path(paceline.__file__).parent
 COMPAT = PACKAGE / "_compat"
@@ -35,19 +35,17 @@ STANDARD_LIBRARY = {
 def defined(source: str) -> set[str]:
     """Private names that code gives to objects of its own: methods, fields, attributes of `self`, and parameters."""
     names: set[str] = set()
-    for node in ast.walk(parsed(source)):
-        if isinstance(node, ast.ClassDef):
-            names.update(each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
-            targets = (
-                each.targets if isinstance(each, ast.Assign) else [each.target]
-                for each in node.body
-                if isinstance(each, ast.Assign | ast.AnnAssign)
-            )
-            names.update(each.id for several in targets for each in several if isinstance(each, ast.Name))
-        elif isinstance(node, ast.arg):
-            names.add(node.arg)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
-            names.add(node.attr)
+    for node in nodes(source, ast.ClassDef):
+        names.update(each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+        targets = (
+            each.targets if isinstance(each, ast.Assign) else [each.target]
+            for each in node.body
+            if isinstance(each, ast.Assign | ast.AnnAssign)
+        )
+        names.update(each.id for several in targets for each in several if isinstance(each, ast.Name))
+    names.update(each.arg for each in nodes(source, ast.arg))
+    attributes = nodes(source, ast.Attribute)
+    names.update(each.attr for each in attributes if isinstance(each.ctx, ast.Store) and _is_self(each.value))
     return {name for name in names if is_private(name)}
 
 
@@ -57,16 +55,12 @@ def _is_self(node: ast.expr) -> bool:
 
 def library_classes(source: str) -> list[ast.ClassDef]:
     """Classes with a base that is neither a builtin nor defined in the same file or imported from the package."""
-    tree = parsed(source)
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)} | set(vars(builtins))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paceline"):
+    classes = nodes(source, ast.ClassDef)
+    own = {node.name for node in classes} | set(vars(builtins))
+    for node in nodes(source, ast.ImportFrom):
+        if (node.module or "").startswith("paceline"):
             own.update(alias.asname or alias.name for alias in node.names)
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) not in own for base in node.bases)
-    ]
+    return [node for node in classes if any(ast.unparse(base) not in own for base in node.bases)]
 
 
 def breaches(source: str, known: set[str], declared: set[str]) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from support.syntax_trees import parsed
+from support.syntax_trees import nodes, parsed
 
 PACKAGE = Path(__file__).resolve().parents[2] / "platform" / "paceline"
 COMPONENTS = ("models", "data", "tasks", "adapters", "optimizers", "lr_schedulers", "metrics", "callbacks")
@@ -61,13 +61,12 @@ FORBIDDEN = {
 
 def imports_of(source: str) -> Iterator[str]:
     """Every module that a piece of code imports, wherever in it, and every name taken from one, as dotted paths."""
-    for node in ast.walk(parsed(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for node in nodes(source, ast.Import):
+        yield from (alias.name for alias in node.names)
+    for each in nodes(source, ast.ImportFrom):
+        assert each.level == 0, "imports are absolute"
+        yield str(each.module)
+        yield from (f"{each.module}.{alias.name}" for alias in each.names)
 
 
 def breaches(source: str, forbidden: tuple[str, ...]) -> list[str]:
