@@ -58,9 +58,9 @@ TRUE = float(VARIANCES.sum() / EXPECTED.square().sum())
 
 
 def test_a_known_noise_scale_is_found_and_covered() -> None:
-    found = [on_quadratic(seed, (24, 16, 8, 3)).metrics() for seed in range(100)]
+    found = [on_quadratic(seed, (24, 16, 8, 3)).metrics() for seed in range(50)]
     assert median(each["noise_scale"] for each in found) == pytest.approx(TRUE, rel=0.1)
-    assert sum(each["noise_scale_low"] <= TRUE <= each["noise_scale_high"] for each in found) >= 90
+    assert sum(each["noise_scale_low"] <= TRUE <= each["noise_scale_high"] for each in found) >= 45
 
 
 def test_without_an_expected_gradient_there_is_no_upper_limit() -> None:

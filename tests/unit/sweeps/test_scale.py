@@ -1,4 +1,4 @@
-"""A trial costs the coordinator and the driver the same after 300 others as after 50: lines of code are counted."""
+"""A trial costs the coordinator and the driver the same after 150 others as after 25: lines of code are counted."""
 
 import asyncio
 import io
@@ -22,7 +22,7 @@ from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.upload_cursor import UploadReport
 from support.sweeps.simulation import ONE, SimulatedSweep, ending, rung, simulated
 
-TRIALS, WINDOW = 300, 50
+TRIALS, WINDOW = 150, 25
 SWEEPS = str(paceline.sweeps.__path__[0])
 
 
@@ -110,8 +110,14 @@ async def test_no_event_costs_more_in_a_longer_sweep(sweep: SimulatedSweep) -> N
     incarnation = await sweep.coordinator.enter(0, generation, 0, b"")
     assert incarnation is not None
     driver, lines = Driver(sweep), []
-    for numbers in (range(50), range(50, 100), range(100, 250), range(250, TRIALS)):
-        with counting() if numbers.start in (50, 250) else nullcontext(LineCount()) as count:
+    parts = (
+        range(WINDOW),
+        range(WINDOW, 2 * WINDOW),
+        range(2 * WINDOW, TRIALS - WINDOW),
+        range(TRIALS - WINDOW, TRIALS),
+    )
+    for numbers in parts:
+        with counting() if len(numbers) == WINDOW and numbers.start else nullcontext(LineCount()) as count:
             for number in numbers:
                 await trial(sweep, driver, f"{number:04d}", (0, generation, incarnation))
         lines.append(count.lines)
