@@ -16,6 +16,7 @@ from paceline.tuneups.display import SilentWatcher
 from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.outcome import Beside, Findings, Note, TechniqueResult
 from paceline.tuneups.screening import WINDOW_SECONDS
+from support.clock import FakeClock
 from support.toys import toy_config
 
 FACTS = TuneupFacts("cpu", 1, 1, 1000, False, 0, 0, True, 96, 30)
@@ -28,16 +29,6 @@ ERRAND_SECONDS = 3.0
 
 Speed = Callable[[dict[str, Any]], float]
 Quality = Callable[[dict[str, Any]], float]
-
-
-class FakeClock:
-    """Time that passes when something is played."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass
@@ -215,7 +206,7 @@ def tuned(
     **options: Any,
 ) -> Tuned:
     """Run a tune-up on a bench with these options."""
-    clock, listener = FakeClock(), RecordingListener()
+    clock, listener = FakeClock(0.0), RecordingListener()
     bench = kind(clock, speed, accuracy, **options)
     config = config or planted_config()
     budget = Clock(config.tuneup.budget_seconds, began, clock)

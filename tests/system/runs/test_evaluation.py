@@ -19,6 +19,7 @@ from paceline.private_files import make_folder
 from paceline.tasks._task import Task
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
+from support.refusals import refused
 from support.runs.trained_runs import CNN, IMAGES, config, swept, trained
 from support.toys import CLASSES, FEATURES, Points
 
@@ -45,12 +46,6 @@ def measured(run: RunResult, step: int | None = None) -> dict[str, float]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def refused(work: Any) -> PacelineError:
-    with pytest.raises(PacelineError) as caught:
-        work()
-    return caught.value
 
 
 def code_of(error: PacelineError) -> str:
@@ -181,7 +176,7 @@ def test_every_set_of_the_data_has_its_prefix(home: Path) -> None:
     assert run.evaluate("test")["test/accuracy"] * 7 == pytest.approx(round(everything["test/accuracy"] * 7))
     assert len(run.predict("test")["predictions"]) == 7
     for name in ("validation", "tset"):
-        assert code_of(refused(lambda name=name: run.predict(name))) == {"tset": "unknown-set"}.get(
+        assert code_of(refused(PacelineError, lambda name=name: run.predict(name))) == {"tset": "unknown-set"}.get(
             name, "several-sets"
         )
 
@@ -220,7 +215,7 @@ def test_what_cannot_be_evaluated_is_refused(
 ) -> None:
     monkeypatch.chdir(images)
     run = load_run("images")
-    error = refused(lambda: run.evaluate(**given))
+    error = refused(PacelineError, lambda: run.evaluate(**given))
     assert code_of(error) == code
     golden(str(error).replace(str(images), "<home>").replace(run.run_id, "<id>"))
 
@@ -229,7 +224,7 @@ def test_a_damaged_checkpoint_is_refused_and_left_alone(home: Path) -> None:
     run = trained(home, "images", **CNN)
     file = Path(run.checkpoint) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
-    assert code_of(refused(run.evaluate)) == "broken-checkpoint"
+    assert code_of(refused(PacelineError, run.evaluate)) == "broken-checkpoint"
     assert Path(run.checkpoint).is_dir()
 
 
@@ -242,7 +237,7 @@ def test_python_objects_are_given_again_in_another_program(home: Path) -> None:
     assert run.metrics["val/samples"] == 13
     found = load_run("objects")
     for given in ({}, {"model": objects["model"]}, objects):
-        assert refused(lambda given=given: found.evaluate(**given)).code == "needs-object"
+        assert refused(PacelineError, lambda given=given: found.evaluate(**given)).code == "needs-object"
     assert found.evaluate(**objects, metrics=counts) == measured(run)
     assert "val/samples" not in found.evaluate(**objects, metrics={})
     assert len(found.predict(**objects)["predictions"]) == 13
@@ -291,7 +286,7 @@ def test_samples_of_different_shapes_fit_into_parquet_alone(home: Path, golden: 
     run.predict(output="padded.parquet")
     lengths = [len(value) for value in pd.read_parquet("padded.parquet")["predictions"]]
     assert lengths == [8] * 8 + [5] * 5
-    error = refused(lambda: run.predict(output="padded.safetensors"))
+    error = refused(PacelineError, lambda: run.predict(output="padded.safetensors"))
     assert error.code == "predictions-shape"
     golden(str(error))
 
@@ -317,7 +312,7 @@ def test_a_failure_leaves_the_file_that_was_there(home: Path, kind: str, code: s
     run = odd(home, kind)
     (home / "out.safetensors").write_text("as before")
     overrides = {"task.args.kind": "broken"} if kind == "broken" else {}
-    error = refused(lambda: run.predict(output="out.safetensors", overrides=overrides))
+    error = refused(PacelineError, lambda: run.predict(output="out.safetensors", overrides=overrides))
     assert (error.code, error.exit_code) == (code, 1)
     assert (home / "out.safetensors").read_text() == "as before"
     assert [path.name for path in home.glob("*out*")] == ["out.safetensors"]
@@ -330,7 +325,7 @@ def test_on_a_full_disk_nothing_is_left(images: Path, disk_of: Callable[[str], P
     disk = disk_of("8k")
     run = load_run(images / "runs" / "images")
     overrides = {"data.num_validation_samples": 4096}
-    error = refused(lambda: run.predict(output=disk / f"out.{ending}", overrides=overrides))
+    error = refused(PacelineError, lambda: run.predict(output=disk / f"out.{ending}", overrides=overrides))
     assert isinstance(error, EnvironmentFault)
     assert "No space left on device" in str(error)
     assert os.listdir(disk) == []
@@ -349,6 +344,6 @@ def test_a_place_that_cannot_be_written_is_found_first(home: Path, images: Path,
     run = load_run(images / "runs" / "images")
     (home / "folder.parquet").mkdir()
     (home / "file").touch()
-    error = refused(lambda: run.predict("no-such-set", output=output))
+    error = refused(PacelineError, lambda: run.predict("no-such-set", output=output))
     assert code_of(error) == code
     assert sorted(os.listdir(run.folder.parent)) == [".lock", run.run_id]

@@ -15,6 +15,7 @@ from paceline.engine.state import weights_sha256
 from paceline.errors import PacelineError
 from paceline.runs.export import export
 from support.golden import Golden
+from support.refusals import refused
 from support.runs.trained_runs import CNN, config, swept
 from support.toys import CLASSES, FEATURES, Points
 
@@ -40,12 +41,6 @@ def home(prepared_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path
 
 
-def refused(work: Any) -> PacelineError:
-    with pytest.raises(PacelineError) as caught:
-        work()
-    return caught.value
-
-
 def trained_from(home: Path, model: Any) -> RunResult:
     return train(config(home, "objects", **ARGS), model=model, data=DATA, listener=SilentListener())
 
@@ -58,8 +53,8 @@ def test_metrics_and_weights_need_no_objects(home: Path, model: Any, golden: Gol
     assert found.config.model_dump(mode="json") == result.config.model_dump(mode="json")
     for given in (model, net(5)):
         assert weights_sha256(found.load_model(model=given).state_dict()) == result.weights_sha256
-    assert refused(lambda: found.load_model(model=net(6))).code == "weights-mismatch"
-    error = refused(found.load_model)
+    assert refused(PacelineError, lambda: found.load_model(model=net(6))).code == "weights-mismatch"
+    error = refused(PacelineError, found.load_model)
     assert (error.code, error.fields["section"]) == ("needs-object", "model")
     if isinstance(model, partial):
         golden(str(error))
@@ -67,7 +62,7 @@ def test_metrics_and_weights_need_no_objects(home: Path, model: Any, golden: Gol
     exported = export("objects", output=home / "out")
     assert exported.warnings == ()
     assert weights_sha256(found.load_model(home / "out", model=model).state_dict()) == result.weights_sha256
-    assert refused(lambda: export("objects", "pt2")).code == "needs-object"
+    assert refused(PacelineError, lambda: export("objects", "pt2")).code == "needs-object"
 
 
 def test_a_model_of_the_program_itself_is_missing_in_another_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +71,7 @@ def test_a_model_of_the_program_itself_is_missing_in_another_one(home: Path, mon
 
     own.__module__, own.__qualname__ = "__main__", "own"
     result = trained_from(home, own)
-    assert refused(load_run("objects").load_model).code == "needs-object"
+    assert refused(PacelineError, load_run("objects").load_model).code == "needs-object"
     monkeypatch.setattr("__main__.own", own, raising=False)
     assert weights_sha256(load_run("objects").load_model().state_dict()) == result.weights_sha256
 
@@ -88,6 +83,6 @@ def test_a_sweep_over_objects_is_opened_again(home: Path) -> None:
     assert found.best is not None
     trial = load_run(f"objects/{sweep.run_id}/{found.best.id}")
     assert trial.metrics == found.best.metrics
-    assert refused(found.load_model).code == "needs-object"
+    assert refused(PacelineError, found.load_model).code == "needs-object"
     weights = found.load_model(model=net(5)).state_dict()
     assert torch.equal(weights["0.weight"], trial.load_model(model=net(5)).state_dict()["0.weight"])

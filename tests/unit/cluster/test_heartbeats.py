@@ -8,26 +8,20 @@ import pytest
 from paceline.cluster.heartbeats import BEATS, Heartbeat, Heartbeats, silence_failure, silence_warning
 from paceline.cluster.worker_group import error_of
 from paceline.errors import FAILED
+from support.clock import FakeClock
 from support.cluster.coordinators import open_coordinator, warnings_of
 from support.golden import Golden
 
 SECONDS = 60.0
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def beats(clock: Clock) -> Heartbeats:
+def beats(clock: FakeClock) -> Heartbeats:
     """Of two ranks, both just heard."""
     made = Heartbeats(SECONDS, clock)
     for rank in (0, 1):
@@ -36,7 +30,7 @@ def beats(clock: Clock) -> Heartbeats:
 
 
 def test_a_rank_is_silent_after_a_while_and_named_once_until_it_is_heard_again(
-    beats: Heartbeats, clock: Clock, golden: Golden
+    beats: Heartbeats, clock: FakeClock, golden: Golden
 ) -> None:
     clock.now += SECONDS
     assert beats.newly_silent() == beats.silent() == []
@@ -111,7 +105,7 @@ def test_a_rank_that_was_silent_when_the_group_was_lost_is_the_reason(tmp_path: 
     assert coordinator.silent_ranks() == []
 
 
-def test_the_run_ends_with_the_ranks_that_were_waited_for(beats: Heartbeats, clock: Clock, golden: Golden) -> None:
+def test_the_run_ends_with_the_ranks_that_were_waited_for(beats: Heartbeats, clock: FakeClock, golden: Golden) -> None:
     assert silence_failure(beats.silent()) is None
     clock.now += 300
     failure = silence_failure(beats.silent())

@@ -23,6 +23,7 @@ from paceline.tracking.costs import Goal, Ledger, Reached
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.recorded_run import read_points
 from paceline.tracking.run_record import RunRecord
+from support.clock import FakeClock
 from support.cluster.coordinators import NOWHERE
 from support.cluster.local_runs import local_config, small_config
 from support.golden import Golden
@@ -30,21 +31,9 @@ from support.golden import Golden
 GOAL = Goal("val/accuracy", 0.9, "max")
 
 
-class Clock:
-    """A time that goes on when the test says so."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def time_ns(self) -> int:
-        return int(self.now * 1e9)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
     monkeypatch.setattr(run_costs, "time", clock)
     return clock
 
@@ -53,7 +42,7 @@ Launch = Callable[..., tuple[CostUnits, RunCosts]]
 
 
 @pytest.fixture
-def launch(clock: Clock, tmp_path: Path) -> Launch:
+def launch(clock: FakeClock, tmp_path: Path) -> Launch:
     def start(units: float = 2.0) -> tuple[CostUnits, RunCosts]:
         how = CostUnits("core", units, 3600.0, GOAL, since=clock.now, launch=str(clock.now))
         return how, RunCosts(tmp_path, how)
@@ -65,7 +54,7 @@ def spent(ledger: Ledger) -> dict[str, float]:
     return {part: seconds for part, seconds in ledger.parts.items() if seconds}
 
 
-def test_a_run_with_lost_workers(clock: Clock, launch: Launch) -> None:
+def test_a_run_with_lost_workers(clock: FakeClock, launch: Launch) -> None:
     counting, run = launch()
     clock.now += 10
     run.begin()
@@ -81,7 +70,7 @@ def test_a_run_with_lost_workers(clock: Clock, launch: Launch) -> None:
     assert ledger.reached == Reached(70.0, step=7)
 
 
-def test_an_elastic_run_pays_for_the_workers_that_it_had(clock: Clock, tmp_path: Path) -> None:
+def test_an_elastic_run_pays_for_the_workers_that_it_had(clock: FakeClock, tmp_path: Path) -> None:
     counting = CostUnits("core", 8.0, 3600.0, GOAL, since=clock.now, launch="elastic", workers=4)
     run = RunCosts(tmp_path, counting)
     clock.now += 10
@@ -99,7 +88,7 @@ def test_an_elastic_run_pays_for_the_workers_that_it_had(clock: Clock, tmp_path:
     assert ledger.reached == Reached(10 * 6 + 20 * 6 + 4 * 2, step=7)
 
 
-def test_handing_over_is_part_of_closing(clock: Clock, launch: Launch) -> None:
+def test_handing_over_is_part_of_closing(clock: FakeClock, launch: Launch) -> None:
     _, run = launch(units=1.0)
     run.begin()
     clock.now += 8
@@ -109,7 +98,7 @@ def test_handing_over_is_part_of_closing(clock: Clock, launch: Launch) -> None:
     assert ledger.gap == pytest.approx(0.5 / 8)  # of their own time, this much they cannot tell
 
 
-def test_the_target_was_reached_when_the_value_was_taken(clock: Clock, launch: Launch, golden: Golden) -> None:
+def test_the_target_was_reached_when_the_value_was_taken(clock: FakeClock, launch: Launch, golden: Golden) -> None:
     _, run = launch()
     clock.now += 10
     run.begin()
@@ -121,14 +110,14 @@ def test_the_target_was_reached_when_the_value_was_taken(clock: Clock, launch: L
     golden(run.ledger().lines()[-1][1])
 
 
-def test_what_was_measured_before_the_launch_cost_it_nothing(clock: Clock, launch: Launch) -> None:
+def test_what_was_measured_before_the_launch_cost_it_nothing(clock: FakeClock, launch: Launch) -> None:
     _, run = launch()
     clock.now += 10
     run.measure(7, {"val/accuracy": 0.91}, 60.0)  # an earlier launch has left it with its checkpoint
     assert run.ledger().reached == Reached(0.0, step=7)
 
 
-def test_launches_add_up_also_one_that_was_killed(clock: Clock, launch: Launch) -> None:
+def test_launches_add_up_also_one_that_was_killed(clock: FakeClock, launch: Launch) -> None:
     _, first = launch()
     clock.now += 4
     first.begin()
@@ -147,7 +136,7 @@ def test_launches_add_up_also_one_that_was_killed(clock: Clock, launch: Launch) 
 
 @pytest.mark.parametrize("has_begun_anew", [False, True])
 def test_a_desk_that_was_started_again_counts_each_joule_once(
-    clock: Clock, launch: Launch, tmp_path: Path, has_begun_anew: bool
+    clock: FakeClock, launch: Launch, tmp_path: Path, has_begun_anew: bool
 ) -> None:
     _, earlier = launch()
     earlier.begin()
@@ -173,7 +162,9 @@ def test_a_desk_that_was_started_again_counts_each_joule_once(
     assert ledger.reached == before.ledger().reached == Reached(12.0, 108.0, step=7)
 
 
-def test_a_desk_that_dies_early_has_told_that_the_workers_came(clock: Clock, launch: Launch, tmp_path: Path) -> None:
+def test_a_coordinator_that_dies_early_has_counted_the_workers(
+    clock: FakeClock, launch: Launch, tmp_path: Path
+) -> None:
     counting, before = launch()
     clock.now += 4
     before.begin()
@@ -190,7 +181,7 @@ SPENT = {"startup": 3 + 5, "training": 2 * 7, "evaluation": 2 * 11, "checkpoints
 
 
 @pytest.fixture
-def planted(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def planted(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is planted here takes time: all clocks of a run are the test's, whatever else the machine does."""
 
     def takes(seconds: float, owner: Any, name: str) -> None:
@@ -241,7 +232,7 @@ def test_the_parts_of_a_run_add_up_unless_one_is_left_out(
     assert ("cost/core_seconds", total) in [(key, value) for key, value, _ in result.points]
 
 
-def test_a_launch_on_another_device_keeps_what_was_spent(clock: Clock, launch: Launch, tmp_path: Path) -> None:
+def test_a_launch_on_another_device_keeps_what_was_spent(clock: FakeClock, launch: Launch, tmp_path: Path) -> None:
     here, run = launch()
     clock.now += 5
     run.begin()
@@ -271,7 +262,7 @@ def test_what_is_counted() -> None:
 
 @pytest.mark.parametrize("steps", [(5,), ()], ids=["after some steps", "before the first step"])
 def test_a_resumed_run_that_takes_no_step_adds_to_the_recorded_cost(
-    clock: Clock, tmp_path: Path, steps: tuple[int, ...]
+    clock: FakeClock, tmp_path: Path, steps: tuple[int, ...]
 ) -> None:
     def launch(seconds: float, steps: tuple[int, ...]) -> float:
         counting = CostUnits("core", 2.0, 3600.0, None, since=clock.now, launch=str(clock.now))

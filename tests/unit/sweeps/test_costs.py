@@ -18,6 +18,7 @@ from paceline.sweeps.worker_group_manager import WorkerGroupManager
 from paceline.tracking import metric_points
 from paceline.tracking.costs import Goal, Ledger, Reached, Unit
 from paceline.tracking.metric_points import MetricReading
+from support.clock import FakeClock
 from support.sweeps.fake_actor import FakeActor
 from support.sweeps.simulation import (
     ONE,
@@ -36,27 +37,14 @@ from support.sweeps.simulation import (
 GOAL = Goal("val/accuracy", 0.9, "max")
 
 
-class Clock:
-    """A time that continues when the test says so, in place of all clocks."""
-
-    now = 1000.0
-
-    def time(self) -> float:
-        return self.now
-
-    monotonic = time
-
-    def time_ns(self) -> int:
-        return int(self.now * 1e9)
-
-    def measure(self, step: int = 1, **values: float) -> MetricReading:
-        """Values of a step that are taken now; `val/` stands before their names."""
-        return MetricReading(step, int(self.now * 1000), {f"val/{name}": value for name, value in values.items()})
+def measure(clock: FakeClock, step: int = 1, **values: float) -> MetricReading:
+    """Values of a step that are taken now; `val/` stands before their names."""
+    return MetricReading(step, int(clock.now * 1000), {f"val/{name}": value for name, value in values.items()})
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
     monkeypatch.setattr(sweep_costs, "time", clock)
     monkeypatch.setattr(metric_points, "time", clock)
     return clock
@@ -65,7 +53,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class PaidSweep(SimulatedSweep):
     """A sweep whose driver measures its groups: each from its start, which takes a second, until it is gone."""
 
-    def __init__(self, folder: Path, clock: Clock, **given: Any) -> None:
+    def __init__(self, folder: Path, clock: FakeClock, **given: Any) -> None:
         super().__init__(folder, goal=GOAL, **given)
         self.clock = clock
         self.allocated = 0.0
@@ -111,7 +99,7 @@ def after_a_second(then: Training) -> Training:
 
 
 @pytest.fixture
-def new_sweep(tmp_path: Path, clock: Clock) -> Callable[..., PaidSweep]:
+def new_sweep(tmp_path: Path, clock: FakeClock) -> Callable[..., PaidSweep]:
     return lambda **given: PaidSweep(tmp_path, clock, **given)
 
 
@@ -172,9 +160,9 @@ def test_costs_of_an_interrupted_launch_are_kept(tmp_path: Path, new_sweep: Call
 
 
 @simulated()
-async def test_costs_to_the_target_include_earlier_trials(sweep: PaidSweep, clock: Clock) -> None:
+async def test_costs_to_the_target_include_earlier_trials(sweep: PaidSweep, clock: FakeClock) -> None:
     async def reaches_it(sweep: SimulatedSweep, work: Attempt) -> None:
-        await sweep.coordinator.metrics(work.trial_id, work.attempt, [clock.measure(accuracy=0.95)])
+        await sweep.coordinator.metrics(work.trial_id, work.attempt, [measure(clock, accuracy=0.95)])
         await after_a_second(finishes)(sweep, work)
 
     sweep.trainings = {"0000": [after_a_second(ends_with("failed"))], "0001": [after_a_second(reaches_it)]}
@@ -186,16 +174,16 @@ async def test_costs_to_the_target_include_earlier_trials(sweep: PaidSweep, cloc
     assert ledger.reached.seconds <= ledger.allocated - 2
 
 
-def test_target_was_reached_when_the_first_value_was_taken(clock: Clock, golden: Any) -> None:
+def test_target_was_reached_when_the_first_value_was_taken(clock: FakeClock, golden: Any) -> None:
     times = GroupTimes(GOAL)
     times.start(0, 1, 1.0)
     times.start(1, 1, 2.0)
     clock.now += 10
     times.end(1, 1)
     clock.now += 4
-    too_low, first = clock.measure(62, accuracy=0.89), clock.measure(63, accuracy=0.952)
+    too_low, first = measure(clock, 62, accuracy=0.89), measure(clock, 63, accuracy=0.952)
     clock.now += 1
-    second = clock.measure(3, accuracy=0.97)
+    second = measure(clock, 3, accuracy=0.97)
     clock.now += 6
     times.end(0, 1)
     clock.now += 2
@@ -209,7 +197,7 @@ def test_target_was_reached_when_the_first_value_was_taken(clock: Clock, golden:
     golden(ledger.lines()[-1][1])
 
 
-def test_group_that_is_to_leave_stays_in_shutdown(clock: Clock) -> None:
+def test_group_that_is_to_leave_stays_in_shutdown(clock: FakeClock) -> None:
     times = GroupTimes()
     times.start(0, 1, 2.0)
     times.turn_to(0, 1, "shutdown")

@@ -22,6 +22,7 @@ from paceline.sweeps.display import (
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.states import TrialState
 from paceline.sweeps.trial import Trial, TrialTable
+from support.clock import FakeClock
 
 OBJECTIVES: list[Objective] = [("val/accuracy", "max")]
 
@@ -39,17 +40,11 @@ def sweep(total: int, ended: int, running: int) -> list[Trial]:
     return finished + [trial(n, "running" if n < ended + running else "pending") for n in range(ended, total)]
 
 
-class Clock:
-    """Time that passes when told to."""
-
-    now = 100.0
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
     for module in ("paceline.display", "paceline.sweeps.display"):
-        monkeypatch.setattr(f"{module}.monotonic", lambda: clock.now)
+        monkeypatch.setattr(f"{module}.monotonic", clock)
     return clock
 
 
@@ -87,7 +82,7 @@ class Screen:
         return self.lines()
 
 
-def test_plain_line_when_trials_have_ended_and_not_too_often(clock: Clock, golden: Any) -> None:
+def test_plain_line_when_trials_have_ended_and_not_too_often(clock: FakeClock, golden: Any) -> None:
     plain = Plain()
     # two lines are some seconds apart, but for the last one
     for ended, seconds in [(0, 1), (1, 1), (2, 1), (2, 6), (2, 60), (7, 0), (8, 0), (8, 0)]:
@@ -97,7 +92,7 @@ def test_plain_line_when_trials_have_ended_and_not_too_often(clock: Clock, golde
     golden(plain.text())
 
 
-def test_plain_lines_of_stages_events_and_totals(clock: Clock, golden: Any) -> None:
+def test_plain_lines_of_stages_events_and_totals(clock: FakeClock, golden: Any) -> None:
     plain = Plain(total=32)
     plain.listener.stage("starting [red]Ray")
     plain.listener.planned([("trials", "32 on 2 slots")])
@@ -112,7 +107,7 @@ def test_plain_lines_of_stages_events_and_totals(clock: Clock, golden: Any) -> N
     golden(plain.text())
 
 
-def test_plain_line_every_half_minute_until_a_trial_begins(clock: Clock, golden: Any) -> None:
+def test_plain_line_every_half_minute_until_a_trial_begins(clock: FakeClock, golden: Any) -> None:
     plain = Plain(total=3)
     plain.listener.stage("starting 2 worker groups")
     for view in ([], [trial(1, "running", attempts=1)]):
@@ -122,7 +117,7 @@ def test_plain_line_every_half_minute_until_a_trial_begins(clock: Clock, golden:
     golden(plain.text())
 
 
-def test_table_shows_running_and_newest_ended_trials(clock: Clock, golden: Any) -> None:
+def test_table_shows_running_and_newest_ended_trials(clock: FakeClock, golden: Any) -> None:
     shown = Screen()
     shown.show(sweep(32, 4, 2), has_begun=True)
     clock.now += 60
@@ -142,7 +137,7 @@ def test_long_table_is_cut_and_a_narrow_one_shortens_the_setting_alone() -> None
     assert "…" in lines[2]
 
 
-def test_stage_and_its_time_are_shown_until_a_trial_begins(clock: Clock, golden: Any) -> None:
+def test_stage_and_its_time_are_shown_until_a_trial_begins(clock: FakeClock, golden: Any) -> None:
     shown, screens = Screen(total=12), []
     shown.listener.stage("starting [red]Ray")
     clock.now += 3
@@ -159,7 +154,7 @@ def test_stage_and_its_time_are_shown_until_a_trial_begins(clock: Clock, golden:
     assert shown.lines() == table
 
 
-def test_trials_of_an_earlier_launch_are_no_beginning(clock: Clock) -> None:
+def test_trials_of_an_earlier_launch_are_no_beginning(clock: FakeClock) -> None:
     left = [trial(0, "finished", 0.5), trial(1, "pending", attempts=1, steps=250)]
     shown = Screen(total=4)
     shown.listener.stage("starting 1 worker group")
@@ -171,7 +166,7 @@ def test_trials_of_an_earlier_launch_are_no_beginning(clock: Clock) -> None:
     assert " 1/4 trials, 1 running" in shown.show([left[0], replace(left[1], state="running", attempts=2)])[0]
 
 
-def test_time_left_counts_from_the_first_trial_and_over_those_that_are_trained(clock: Clock) -> None:
+def test_time_left_counts_from_the_first_trial_and_over_those_that_are_trained(clock: FakeClock) -> None:
     shown = Screen()
     pending = [trial(n, "pending") for n in range(12)]
     running = trial(0, "running", steps=0, attempts=1)

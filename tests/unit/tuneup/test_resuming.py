@@ -21,9 +21,9 @@ from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.folder import TUNEUP, TUNEUPS
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.stored_findings import findings_json
+from support.clock import FakeClock
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
-    FakeClock,
     RecordingListener,
     SimulatedBench,
     planted_accuracy,
