@@ -85,7 +85,7 @@ class PlayedActor:
 
 
 @pytest.mark.parametrize("status", ["finished", "failed"])
-def test_metrics_that_the_desk_was_away_for_come_with_the_final_report(
+def test_metrics_that_the_coordinator_was_away_for_come_with_the_final_report(
     coordinator: RunCoordinator, monkeypatch: pytest.MonkeyPatch, status: str
 ) -> None:
     ending = ENDING if status == "finished" else {"status": "failed", "failure": {"reason": "no"}}
@@ -200,7 +200,7 @@ def closing_of(launch: TrainLaunch, hurry: threading.Event) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError("Get timed out"), ActorUnavailableError("away", None)])
-def test_a_finished_training_gives_its_result_though_the_desk_does_not_answer(
+def test_a_finished_training_gives_its_result_though_the_coordinator_does_not_answer(
     launch: TrainLaunch, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     recorder = RunRecorder(launch.run.folder.tracking, launch.record)
@@ -275,7 +275,7 @@ def train(run: Path, stop_at: int | None = None) -> RunCoordinator:
 
 
 @pytest.mark.parametrize("known", [0, 5])
-def test_nothing_is_lost_when_the_desk_dies_with_the_worker(
+def test_nothing_is_lost_when_the_coordinator_dies_with_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: int
 ) -> None:
     """The disk of the record takes points up to a step, as if the coordinator had died then; that of the checkpoints

@@ -139,7 +139,7 @@ def test_unanswered_metrics_are_kept_for_the_checkpoint_and_sent_again(reporter:
     assert mine.unrecorded() == []
 
 
-def test_a_desk_that_does_not_answer_is_waited_for_no_longer_than_allowed(
+def test_a_coordinator_that_does_not_answer_is_waited_for_no_longer_than_allowed(
     monkeypatch: pytest.MonkeyPatch, reporter: Make
 ) -> None:
     monkeypatch.setattr(reporters, "MIN_ANSWER_SECONDS", 0.01)
@@ -208,7 +208,7 @@ def test_a_group_whose_launch_is_over_puts_no_checkpoint_in_place(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_group_whose_desk_is_gone_stops_and_one_whose_desk_is_busy_does_not(reporter: Make) -> None:
+def test_a_group_whose_coordinator_is_gone_stops_and_one_whose_coordinator_is_busy_does_not(reporter: Make) -> None:
     coordinator = FakeCoordinator(raising(ActorUnavailableError("busy", None)))
     mine = reporter(coordinator)
     mine.progress(1, 1.0)

@@ -29,7 +29,7 @@ FAILED = {"status": "failed", "failure": {"reason": "later"}}
 # The outcome
 
 
-def test_the_first_outcome_stays_and_a_desk_that_is_started_again_finds_it(tmp_path: Path) -> None:
+def test_the_first_outcome_stays_and_a_coordinator_that_is_started_again_finds_it(tmp_path: Path) -> None:
     coordinator = open_coordinator(tmp_path)
     assert coordinator.outcome() is None
     coordinator.finish(FINISHED)
@@ -137,7 +137,7 @@ def test_found_batch_sizes_are_shown_though_the_disk_is_full(tmp_path: Path, mon
     assert listener.warnings == ["not-written"]
 
 
-def test_events_of_a_desk_that_is_started_again_are_shown(tmp_path: Path) -> None:
+def test_events_of_a_coordinator_that_is_started_again_are_shown(tmp_path: Path) -> None:
     listener, first = Events(), open_coordinator(tmp_path)
     feed = ProgressFeed(listener, None)
     for number in range(3):

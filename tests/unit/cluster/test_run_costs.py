@@ -135,7 +135,7 @@ def test_launches_add_up_also_one_that_was_killed(clock: FakeClock, launch: Laun
 
 
 @pytest.mark.parametrize("has_begun_anew", [False, True])
-def test_a_desk_that_was_started_again_counts_each_joule_once(
+def test_a_coordinator_that_was_started_again_counts_each_joule_once(
     clock: FakeClock, launch: Launch, tmp_path: Path, has_begun_anew: bool
 ) -> None:
     _, earlier = launch()
