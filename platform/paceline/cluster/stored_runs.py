@@ -90,7 +90,7 @@ def claim_stored_run(
     """
     name = HeldName.hold(storage, config.name, tell)
     claiming = _Claiming(config, name.base, name.home)
-    with name.released_on_error():
+    with name.kept():
         run, copy = claiming.extension(tell) if intent == "extend" else claiming.choose(intent, tell, warn)
     keeper = RunKeeper(run, run.folder / RunFolder.FILE, copy, name.lease)
     keeper.start()
@@ -133,14 +133,15 @@ class HeldName:
         return cls(base, home, lock, lease)
 
     @contextmanager
-    def released_on_error(self) -> Iterator[None]:
-        """Let others work on the name if the body fails.
+    def kept(self) -> Iterator[None]:
+        """Keep others from working on the name during the body, however long it takes; release it if the body fails.
 
         Raises:
             EnvironmentFault: the body could not write to the working copies.
+            LeaseLost: another one works on the name by now.
         """
         try:
-            with writable(self.home):
+            with writable(self.home), self.lease.renewed():
                 yield
         except BaseException:
             try:

@@ -68,7 +68,8 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
         return
     keeper: RunKeeper | None = None
     try:
-        keeper = _prepared(run, lease)
+        with lease.renewed():
+            keeper = _prepared(run, lease)
         keeper.start()
         yield sync_folder(run.folder, uri, tell)
         keeper.settle(tell)

@@ -8,8 +8,10 @@ over; it finds that out before it puts the next checkpoint in place, and ends.
 import json
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -76,6 +78,33 @@ class Lease:
     def renew(self) -> None:
         """Write the lease with a new expiry."""
         self._home.write(FILE, json.dumps(asdict(Holder.here(self._launch))).encode())
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Renew the lease every `RENEW_SECONDS` in a thread, while the body copies what may take longer than the lease.
+
+        Raises:
+            LeaseLost: another launch took the lease in spite of that, while the store could not be reached.
+        """
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(RENEW_SECONDS):
+                with suppress(StoreFault):  # is tried again
+                    try:
+                        self.require()
+                    except LeaseLost:
+                        return
+                    self.renew()
+
+        thread = threading.Thread(target=renew, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+        self.require()
 
     def require(self) -> None:
         """Check that no other launch has taken the lease.

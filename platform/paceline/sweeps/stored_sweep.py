@@ -249,7 +249,7 @@ def claim_stored_sweep(
         ConfigError: see `claim_sweep`.
     """
     name = HeldName.hold(storage, config.name, tell)
-    with name.released_on_error():
+    with name.kept():
         run, copy, resumed = _choose(config, name, intent)
     keeper = RunKeeper(run, run.folder / SweepFolder.FILE, copy, name.lease)
     keeper.start()

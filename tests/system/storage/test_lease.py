@@ -15,6 +15,7 @@ from paceline.storage.lease import Holder, Lease, is_held, read_holder
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import LeaseLost
 from support.golden import Golden
+from support.refusals import refused
 
 
 def put(home: RemoteFolder, **changes: object) -> Holder:
@@ -22,6 +23,12 @@ def put(home: RemoteFolder, **changes: object) -> Holder:
     holder = replace(Holder.here("theirs"), machine="another", host="elsewhere", **changes)  # type: ignore[arg-type]
     home.write(leases.FILE, json.dumps(asdict(holder)).encode())
     return holder
+
+
+def expiry(home: RemoteFolder) -> float:
+    holder = read_holder(home)
+    assert holder is not None
+    return holder.until
 
 
 def quiet(text: str) -> None:
@@ -101,6 +108,37 @@ def test_another_machine_that_is_heard_of_meanwhile_is_at_work(
     holder = read_holder(remote)
     assert holder is not None
     assert holder.launch == "theirs"
+
+
+def test_it_is_renewed_while_a_long_copy_is_made(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.02)
+    lease = Lease(remote, "mine")
+    lease.take(quiet)
+    with lease.renewed():
+        first = expiry(remote)
+        deadline = time.monotonic() + 60
+        while expiry(remote) == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    last = expiry(remote)
+    time.sleep(0.2)
+    assert expiry(remote) == last
+
+
+def test_whoever_is_taken_over_during_a_copy_finds_out_at_its_end(
+    remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.02)
+    lease = Lease(remote, "mine")
+    lease.take(quiet)
+
+    def copy() -> None:
+        with lease.renewed():
+            put(remote)
+            time.sleep(0.2)
+
+    refused(LeaseLost, copy)
+    assert not is_held(remote.address, "mine")
 
 
 def test_whoever_was_taken_over_finds_out(remote: RemoteFolder) -> None:

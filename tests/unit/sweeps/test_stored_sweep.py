@@ -1,6 +1,7 @@
 """Which sweep of a store a command resumes, on this machine or on another one, and what stands in its way."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from paceline.cluster.stored_runs import ClaimedStoredRun
 from paceline.cluster.unfinished_runs import Intent
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import ConfigError, EnvironmentFault
-from paceline.storage import run_keeper
+from paceline.storage import lease, run_keeper
 from paceline.storage.address import RunStore
 from paceline.storage.lease import Lease, read_holder
 from paceline.storage.remote_folder import RemoteFolder
+from paceline.sweeps import stored_sweep
 from paceline.sweeps.extension import require_folder
 from paceline.sweeps.stored_sweep import claim_stored_sweep, unfinished_content
 from paceline.sweeps.sweep_folder import SweepFolder
@@ -224,3 +226,20 @@ def test_a_sweep_in_a_store_is_not_extended() -> None:
     with pytest.raises(ConfigError) as caught:
         require_folder(STORAGE)
     assert [(problem.code, problem.key) for problem in caught.value.problems] == [("extend", "storage.path")]
+
+
+def test_the_lease_is_renewed_while_a_large_sweep_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.02)
+    seen: list[float] = []
+
+    def slow(*given: Any) -> Any:
+        for _ in range(2):
+            while (holder := read_holder(home())) is None or holder.until in seen:
+                time.sleep(0.01)
+            seen.append(holder.until)
+        return choose(*given)
+
+    choose = stored_sweep._choose
+    monkeypatch.setattr(stored_sweep, "_choose", slow)
+    claim().release()
+    assert len(seen) == 2
