@@ -95,8 +95,10 @@ def trace(model: nn.Module, training: bool) -> Trace:
     """Trace the model's code, in training or in evaluation mode; the model is not changed."""
     if "forward" in vars(model):
         raise TypeError("its forward method has been replaced")
-    # the code may keep what it is called with, or count its calls
-    copy = deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).train(training)
+    # The code may keep what it is called with, or count its calls. Buffers are cloned here, since torch's own deepcopy
+    # corrupts memory for tensors without data.
+    tensors = {id(each): each for each in model.parameters()} | {id(each): each.clone() for each in model.buffers()}
+    copy = deepcopy(model, tensors).train(training)
     parameters = signature(model.forward).parameters.values()
     defaults = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
     with warnings.catch_warnings():

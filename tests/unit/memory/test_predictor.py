@@ -70,6 +70,17 @@ def predict(*configs: ExperimentConfig, on_cuda: bool = False) -> list[Predictio
     return found  # type: ignore[return-value]
 
 
+def convolutions() -> nn.Module:
+    layers = (layer for width in (1, 4) for layer in (nn.Conv1d(width, 4, 3, padding=1), nn.BatchNorm1d(4), nn.ReLU()))
+    return nn.Sequential(nn.Unflatten(1, (1, FEATURES)), *layers, nn.Flatten(), nn.Linear(4 * FEATURES, CLASSES))
+
+
+def test_removed_biases_are_not_counted() -> None:
+    sections = {"model": {"path": convolutions}, "optimizer": {"name": "sgd", "momentum": 0}}
+    kept, removed = predict(*(config_of(trainer={"remove_redundant_bias": on}, **sections) for on in (False, True)))
+    assert kept.memory["weights"] - removed.memory["weights"] == 2 * 4 * 4
+
+
 def test_state_is_counted_by_the_byte() -> None:
     (adamw,) = predict(config_of(optimizer={"name": "adamw"}))
     parameters = FEATURES * 256 + 256 + 256 * CLASSES + CLASSES
