@@ -78,14 +78,30 @@ def build_batches(config: ExperimentConfig) -> Batches:
     return Batches(small, large, sets)
 
 
+def micro_batch(config: ExperimentConfig, datasets: DataSets) -> Any:
+    """Return a micro-batch of the training set, as large as in training.
+
+    Raises:
+        Exception: of the user's data.
+    """
+    fetcher = SeededFetcher(datasets.train, config.seed, datasets.collate_fn)
+    batch = fetcher.fetch(0, torch.arange(micro_batch_size(config)) % len(fetcher))
+    return _as_double(batch) if config.trainer.precision == "64-true" else batch
+
+
+def micro_batch_size(config: ExperimentConfig) -> int:
+    """Samples of one forward pass of one rank; while that is open, as many as one rank may get."""
+    sizes = batch_sizes(config)
+    return sizes.micro_batch_size or -(-sizes.global_batch_size // sizes.world_size)
+
+
 def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any]:
     """Return two batches. If the collation refuses small ones: one and two micro-batches, or one micro-batch twice.
 
     Raises:
         Exception: the collation raises it for a micro-batch as well.
     """
-    sizes = batch_sizes(config)
-    own = sizes.micro_batch_size or -(-sizes.global_batch_size // sizes.world_size)
+    own = micro_batch_size(config)
 
     def pair(small: int, large: int) -> tuple[Any, Any]:
         return tuple(fetcher.fetch(0, torch.arange(size) % len(fetcher)) for size in (small, large))

@@ -3,7 +3,9 @@
 import copy
 import io
 import logging
+import re
 from contextlib import redirect_stdout
+from dataclasses import replace
 
 import torch
 
@@ -12,7 +14,14 @@ from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import PacelineError, UnusableCode, text_of
-from paceline.linting.building import Batches, build_batches, build_fake_task, build_task
+from paceline.linting.building import (
+    Batches,
+    build_batches,
+    build_fake_task,
+    build_task,
+    micro_batch,
+    micro_batch_size,
+)
 from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors
 from paceline.linting.finding import Finding
 from paceline.linting.rules import RULES, Rule
@@ -20,6 +29,10 @@ from paceline.linting.subject import Obstacle, Subject
 from paceline.linting.tracing import LARGEST_REAL, TaskTrace, trace
 from paceline.tasks._task import Task
 
+LARGEST_BATCH = 256
+"""Samples of the largest micro-batch that is run to see whether training would end with an error."""
+_DEVICE = re.compile(r"\b(?:cuda|gpus?|nccl|hip|triton)\b|'cpu'", re.IGNORECASE)
+"""Words of errors that another device may not raise."""
 _log = logging.getLogger(__name__)
 
 
@@ -81,7 +94,24 @@ def _traced(
     try:
         return trace(copy.deepcopy(build_task(config)), config, batches, None), None
     except Exception as error:
-        return None, _obstacle("task", "the forward pass fails", error)
+        obstacle = _obstacle("task", "the forward pass fails", error)
+        return None, replace(obstacle, ends_training=obstacle.unusable is None and _ends_training(config, batches))
+
+
+def _ends_training(config: ExperimentConfig, batches: Batches) -> bool:
+    """Whether a micro-batch as large as in training fails, too: the model may need just that size."""
+    if micro_batch_size(config) > LARGEST_BATCH:
+        return False
+    try:
+        task = build_task(config)
+        if config.trainer.precision == "64-true":
+            task.double()
+        task.train()(micro_batch(config, batches.datasets))
+    except Exception as error:
+        _log.debug("the forward pass of a whole micro-batch fails", exc_info=error)
+        missing_here = isinstance(error, OSError | ImportError | NotImplementedError | MemoryError)
+        return not missing_here and _DEVICE.search(text_of(error)) is None
+    return False
 
 
 def _obstacle(place: str, what: str, error: Exception) -> Obstacle:

@@ -28,6 +28,8 @@ class Obstacle:
     reason: str
     unusable: UnusableCode | None = None
     """The error that ends training as well, where there is one."""
+    ends_training: bool = False
+    """True if a whole micro-batch of real data fails, too, for a reason that is not this machine's."""
 
 
 @dataclass(frozen=True)

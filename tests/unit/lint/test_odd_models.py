@@ -40,17 +40,36 @@ class Chosen(plants.Net):
 
 
 @pytest.mark.parametrize(
-    "odd",
+    ("severity", "odd"),
     [
-        {"model": plants.net(crash, extra=lambda: [nn.Linear(4, 4)])},
-        {"model": plants.net(extra=lambda: [nn.Linear(4, 4)]), "data": crash},
+        ("error", {"model": plants.net(crash, extra=lambda: [nn.Linear(4, 4)])}),
+        ("warning", {"model": plants.net(extra=lambda: [nn.Linear(4, 4)]), "data": crash}),
     ],
     ids=["forward-raises", "data-raise"],
 )
-def test_what_needs_no_run_is_found_without_one(odd: dict[str, Any], golden: Golden) -> None:
-    found = lint(plants.config(**odd))
-    assert [finding.rule for finding in found] == ["not-registered", "could-not-be-run"]
-    golden(found[1].reason)
+def test_what_needs_no_run_is_found_without_one(severity: str, odd: dict[str, Any], golden: Golden) -> None:
+    found = {finding.rule: finding for finding in lint(plants.config(**odd))}
+    assert found.keys() == {"not-registered", "could-not-be-run"}
+    assert found["could-not-be-run"].severity == severity
+    golden(found["could-not-be-run"].reason)
+
+
+class NeedsGpu(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        raise RuntimeError("no CUDA device is available")
+
+
+class OfWholeBatches(nn.Linear):
+    """Takes batches of 16 samples alone, as a state may that was made for them."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.reshape(16, plants.CHANNELS * 64))
+
+
+@pytest.mark.parametrize("model", [NeedsGpu, OfWholeBatches])
+def test_what_may_train_elsewhere_or_with_whole_batches_is_a_warning(model: Any) -> None:
+    (found,) = lint(plants.config(lambda: model(plants.CHANNELS * 64, plants.CLASSES)))
+    assert (found.rule, found.severity) == ("could-not-be-run", "warning")
 
 
 class Labelled(Dataset[tuple[Tensor, str]]):

@@ -29,7 +29,10 @@ def could_not_be_run(subject: Subject) -> Iterator[Fault]:
     """Report that the rules which need a run were not checked."""
     if subject.obstacle is not None and subject.obstacle.unusable is None:
         reason = f"{subject.obstacle.reason}; faults that only a run shows were not looked for"
-        yield Fault(subject.obstacle.place, reason, "fix the error, or run lint where the data are")
+        if subject.obstacle.ends_training:
+            yield Fault(subject.obstacle.place, reason, "fix the error: training would end with it", "error")
+        else:
+            yield Fault(subject.obstacle.place, reason, "fix the error, or run lint where the data are")
 
 
 def waits_for_the_device(subject: Subject) -> Iterator[Fault]:
