@@ -67,6 +67,12 @@ scaling: {{num_workers: 0}}
 """
 
 
+TASK = "task: {name: classification}"
+OPTIMIZER = "optimizer: {name: adamw, lr: 0.001}"
+"""Lines of the template that another task replaces."""
+OWN = "configure_optimizers: true"
+
+
 def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str, Sequence[str]]) -> Path:
     """Write a first config file and its JSON Schema, once the config is known to be valid.
 
@@ -92,7 +98,9 @@ def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str,
     config = _check(text, file)
     task = _task_of(config.model)
     if task is not None:
-        text = text.replace("task: {name: classification}", f"task: {task}")
+        text = text.replace(TASK, f"task: {task}")
+        if OWN in task:
+            text = text.replace(OPTIMIZER, f"# {OPTIMIZER}  # with configure_optimizers: false")
         _check(text, file)
     file.parent.mkdir(parents=True, exist_ok=True)
     (file.parent / SCHEMA_FILE).write_text(json.dumps(json_schema(), indent=1))
@@ -139,7 +147,7 @@ def lightning_task(module: type) -> str:
     plain = f'path: "{LIGHTNING_TASK}"'
     if not has_own_optimizer(module):
         return f"{{{plain}}}"
-    return f"{{{plain}, args: {{configure_optimizers: false}}}}  # true: the module's own, not the section optimizer"
+    return f"{{{plain}, args: {{{OWN}}}}}  # false: the section optimizer, not the module's own"
 
 
 def _check(text: str, file: Path) -> ExperimentConfig:

@@ -105,8 +105,8 @@ class Deeper(Own): ...
         ("bert_of_init:bert", {"name": "model_loss"}),
         ("bert_of_init:net", {"name": "classification"}),
         ("lightning_of_init:Net", LIGHTNING),
-        ("lightning_of_init:Own", {**LIGHTNING, "args": {"configure_optimizers": False}}),
-        ("lightning_of_init:Deeper", {**LIGHTNING, "args": {"configure_optimizers": False}}),
+        ("lightning_of_init:Own", {**LIGHTNING, "args": {"configure_optimizers": True}}),
+        ("lightning_of_init:Deeper", {**LIGHTNING, "args": {"configure_optimizers": True}}),
         ("failing_of_init:net", {"name": "classification"}),
     ],
 )
@@ -116,7 +116,9 @@ def test_a_model_gets_the_task_of_its_library(command: Command, folder: Path, mo
     arguments = ("init", "--model", model, "--data", "code_of_init:data")
     made, plain = command(*arguments, "--json"), command(*arguments, "--output", "plain.yaml")
     assert (made.code, made.json["config"]) == (0, str(folder / "experiment.yaml"))
-    assert yaml.safe_load((folder / "experiment.yaml").read_text())["task"] == task
+    written = yaml.safe_load((folder / "experiment.yaml").read_text())
+    assert written["task"] == task
+    assert ("optimizer" in written) == ("args" not in task), "a section that would have no effect"
     assert ("\ntask: " in plain.out) == (task == {"name": "classification"}), "a hint, where it was not recognised"
 
 
