@@ -254,7 +254,9 @@ def _fill(aside: Path, exported: Exported, chosen: Chosen, config: ExperimentCon
     text, is_whole = _config_text(config)
     (aside / CONFIG).write_text(f"# {exported.run}, step {exported.step}\n{text}")
     needs_model = isinstance(getattr(config.model, "path", None), AbsentObject)
-    text = readme(exported.format, exported.file.name, str(exported.run), exported.step, needs_model)
+    store, about = exported.run.store, f"{exported.run}, step {exported.step}"
+    place = str(exported.run.folder if store is None else store.shown_address())
+    text = readme(exported.format, exported.file.name, place, about, needs_model)
     (aside / README).write_text(text)
     broken = tuple(coded(text, "broken-checkpoint") for text in chosen.broken)
     hidden = () if is_whole else (coded(f"what looked like a secret is hidden in {CONFIG}", "secret-hidden"),)

@@ -34,24 +34,28 @@ def version_text(about: str, lines: Sequence[str]) -> str:
     return f"Exported by Paceline from the {about}. {NOT_BY_MLFLOW}. These lines do:\n\n{code}\n"
 
 
-def readme(format: str, file: str, run: str, step: int, needs_model: bool = False) -> str:
+def readme(format: str, file: str, run: str, about: str, needs_model: bool = False) -> str:
     """Return the README beside the files of an export.
 
     Args:
+        run: folder or address of the run.
+        about: title, such as the run's name and the step.
         needs_model: the run was given its model as a Python object, which has to be given again.
     """
     if format == "pt2":
         what = "the traced model, which does without its code"
-        how = f'import torch\n\nmodel = torch.export.load("{file}").module()'
+        how = f'import torch\n\nfolder = "."  # this one\nmodel = torch.export.load(f"{{folder}}/{file}").module()'
     else:
         what = "the weights"
         given = ", model=MODEL" if needs_model else ""
         how = (
-            "import safetensors.torch\nfrom paceline import load_run\n\n"
-            f'weights = safetensors.torch.load_file("{file}")\n'
-            f'model = load_run("{run.partition(" ")[2]}").load_model("."{given})  # with these weights, where runs/ is'
+            'import safetensors.torch\n\nfolder = "."  # this one\n'
+            f'weights = safetensors.torch.load_file(f"{{folder}}/{file}")\n'
+            "# then: model.load_state_dict(weights), with the model that your code builds\n"
+            "```\n\nWhere the run is at hand, Paceline builds the model with these weights:\n\n"
+            f"```python\nfrom paceline import load_run\n\nmodel = load_run({run!r}).load_model(folder{given})"
         )
-    return f"""# {run}, step {step}
+    return f"""# {about}
 
 - `{file}`: {what}
 - `config.yaml`: the config that it was trained with
