@@ -35,7 +35,6 @@ from paceline.errors import (
 )
 from paceline.process_end import end_process
 
-DIED = "the process that was to find out ended with code {code}; it may have run out of memory"
 WATCH_SECONDS = 0.5
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
@@ -102,7 +101,7 @@ class SeparateProcess:
             self.end()
         if not text:
             exit_code = self._process.returncode
-            died = EnvironmentFault(DIED.format(code=exit_code), "process-died", exit_code=exit_code)
+            died = EnvironmentFault(_how_it_died(exit_code), "process-died", exit_code=exit_code)
             raise hang_of(self._final_report) or died
         told = json.loads(text)
         if "error" in told:
@@ -121,6 +120,15 @@ class SeparateProcess:
             self._left_behind.seek(0)
             self._final_report = self._left_behind.read().decode(errors="replace")
             self._left_behind.close()
+
+
+def _how_it_died(exit_code: int) -> str:
+    what = "the process that was to find out"
+    if exit_code == -signal.SIGKILL:
+        return f"{what} was killed; it may have run out of memory"
+    if exit_code < 0:
+        return f"{what} was ended by {signal.Signals(-exit_code).name}: a library has crashed, see the output above"
+    return f"{what} ended with code {exit_code} and without an answer"
 
 
 def _popen(module: str, descriptor: int, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
