@@ -9,7 +9,6 @@ code in other languages.
 import ast
 import hashlib
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Any
 from paceline.bench.own_objects import MAIN, parts_of
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import is_path, objects_in, spec_of
-from paceline.config.own_files import is_own
+from paceline.config.own_files import imported_files, is_own
 from paceline.config.own_techniques import own_techniques
 
 
@@ -28,7 +27,7 @@ def own_digests(config: ExperimentConfig) -> dict[str, str]:
     """By name: the user's modules that are imported in this process, those that the techniques of `tuneup.techniques`
     take in their place, and the parts of Python objects in the config that are of no such module, such as `model:
     Net`."""
-    found = {**_files_of_techniques(config), **_files_of_loaded()}
+    found = {**_files_of_techniques(config), **imported_files()}
     files = {name: file for name, file in found.items() if name not in MAIN and file}
     digests = dict(_of_files(files))
     for section, target in objects_in(config.model_dump()).items():
@@ -52,14 +51,6 @@ def _of_files(files: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 @lru_cache(maxsize=4096)  # each job of a study asks again: parsing a project of 500 modules takes seconds
 def _of_file(file: str, modified_ns: int, num_bytes: int) -> str:
     return _digest(_meaning(Path(file).read_bytes()))
-
-
-def _files_of_loaded() -> dict[str, Any]:
-    files = {}
-    for name, module in sys.modules.copy().items():  # a thread may import something meanwhile
-        with suppress(Exception):  # one that is imported when it is looked at, or is not a module
-            files[name] = object.__getattribute__(module, "__dict__").get("__file__")
-    return files
 
 
 def _files_of_techniques(config: ExperimentConfig) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """Detects files of user code: those outside of Python, installed packages and Paceline."""
 
+import sys
 import sysconfig
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -14,6 +17,15 @@ def is_own(file: str) -> bool:
         return False
     path = Path(file).resolve()
     return not any(path.is_relative_to(folder) for folder in (_PACKAGE, *_installed()))
+
+
+def imported_files() -> dict[str, Any]:
+    """Return the file of each module that this process has imported, by the module's name; None where it has none."""
+    files = {}
+    for name, module in sys.modules.copy().items():  # a thread may import something meanwhile
+        with suppress(Exception):  # one that is imported when it is looked at, or is not a module
+            files[name] = object.__getattribute__(module, "__dict__").get("__file__")
+    return files
 
 
 @lru_cache(maxsize=1)

@@ -38,7 +38,10 @@ from paceline.engine.rungs import Rungs, RungStopper
 from paceline.engine.seeding import draws_only_from_torch
 from paceline.engine.state import TrainState, weights_sha256
 from paceline.engine.trainer import Trainer
+from paceline.engine.user_code import changed_modules, code_record
 from paceline.lr_schedulers.base import LRSchedulerConfig
+
+CHANGED_CODE = "The run continues with the code as it is now; --new starts from scratch with it"
 
 
 def build_trainer(
@@ -110,8 +113,9 @@ def build_trainer(
     )
 
     record = DataRecord(config, contents) if contents is not None else None
+    user_code = code_record(config) if checkpoints is not None and ranks.is_first else {}
     checkpointer = build_checkpointer(
-        config, state, data, {**settled, **plan_values(plan)}, record, checkpoints, ranks, reporter, store
+        config, state, data, {**settled, **plan_values(plan), **user_code}, record, checkpoints, ranks, reporter, store
     )
     for name, component in components.items():
         checkpointer.register(name, component)
@@ -167,6 +171,10 @@ def build_trainer(
             try_compilation(trainer, validation_loaders.values(), config.trainer)
         if newest is not None:
             values = resume(trainer, newest)
+            if changed := changed_modules(values, user_code):
+                warn_of("code-changed")(
+                    f"{', '.join(changed)} changed since the checkpoint was written. {CHANGED_CODE}"
+                )
             was_stopped_early = continue_if_extended(state, extended_from_step)
             lr_at = stages.peak_lr_at if stages is not None else lambda step: peak_lr
             change = length_change(config, plan, values, lr_at, warmup_steps, was_stopped_early)

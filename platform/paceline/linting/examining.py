@@ -99,7 +99,7 @@ def _traced(
 
 
 def _ends_training(config: ExperimentConfig, batches: Batches) -> bool:
-    """Whether a micro-batch as large as in training fails, too: the model may need just that size."""
+    """Return True if a micro-batch as large as in training fails, too: the model may need just that size."""
     if micro_batch_size(config) > LARGEST_BATCH:
         return False
     try:

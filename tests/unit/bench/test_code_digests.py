@@ -91,7 +91,7 @@ def test_modules_are_known_by_their_syntax_tree(tmp_path: Path, monkeypatch: pyt
         (tmp_path / f"{name}.py").write_text("def build(width):\n    return width\n")
     names = ("imported_net", "torch", "json", "paceline.bench.own_digests", "__main__", __name__)
     modules = {name: importlib.import_module(name) for name in names}  # of all, each digest would take seconds
-    monkeypatch.setattr("paceline.bench.own_digests.sys", SimpleNamespace(modules=modules))
+    monkeypatch.setattr("paceline.config.own_files.sys", SimpleNamespace(modules=modules))
     techniques = {"later": {"model": {"path": "later_net:build", "args": {"width": 1}}}, "same": {"optimizer.lr": 0.2}}
     config = toy_config().with_overrides({"tuneup": {"techniques": techniques}})
     first = own_digests(config)

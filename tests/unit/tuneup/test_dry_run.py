@@ -21,7 +21,7 @@ tuneup: {techniques: {mine: {optimizer.lr: 0.2}}, skip: [compile]}
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paceline.bench.own_digests._files_of_loaded", dict)  # all tests: parsing them takes a second
+    monkeypatch.setattr("paceline.bench.own_digests.imported_files", dict)  # all tests: parsing them takes a second
     (tmp_path / "own.yaml").write_text(CONFIG)
     return tmp_path / "own.yaml"
 
