@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from paceline.cli.options import RUN_HELP, STORAGE_HELP, add_json, output_file
@@ -24,10 +25,13 @@ def add_command(commands: Any) -> None:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from paceline.errors import coded
     from paceline.runs.finding import find_run
     from paceline.runs.report.report import write_report
 
     found = find_run(options.run, options.storage, studies=True)
+    if found.note:
+        print(f"warning: {coded(found.note, 'runs-and-sweeps')}", file=sys.stderr)
     place = write_report(found, options.output)
     told = {"report": str(place), "kind": found.kind, "folder": str(found.folder), "size_bytes": place.stat().st_size}
     print(json.dumps(told) if options.json else place)

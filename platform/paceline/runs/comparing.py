@@ -226,7 +226,7 @@ def compare(*runs: str | Path, storage: str | Path | None = None) -> RunComparis
     Runs whose configs differ in the seed alone are one group.
 
     Args:
-        runs: two or more, each a folder, `NAME`, `NAME/ID`, `NAME/ID/TRIAL`, or MLflow's id.
+        runs: two or more, each a folder, `NAME` (its newest run), `NAME/ID`, `NAME/ID/TRIAL`, or MLflow's id.
         storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
             folder.
 
@@ -234,7 +234,7 @@ def compare(*runs: str | Path, storage: str | Path | None = None) -> RunComparis
         EnvironmentFault: there is no such run, or it is a sweep.
         ConfigError: fewer than two runs are named; the same run named again does not count.
     """
-    named = {found.folder: found for found in (find_run(run, storage) for run in runs)}
+    named = {found.folder: found for found in (find_run(run, storage).preferring("run") for run in runs)}
     if len(named) < 2:
         count = f"{len(named)} run" if len(named) == 1 else f"{len(named)} runs"
         hint = "name two or more, such as mnist/20261124-180731-548a55"

@@ -66,6 +66,11 @@ class FoundRun:
         """Folder of its `step-<n>` folders; a sweep itself has none."""
         return self.folder / "checkpoints"
 
+    def preferring(self, kind: Kind) -> "FoundRun":
+        """Return the newest one of a kind, if the same name has both; else this one."""
+        other = self.passed_over
+        return other if other is not None and other.kind == kind else self
+
     @property
     def note(self) -> str:
         """Warning that the same name has runs and sweeps; empty if it was not found by such a name."""

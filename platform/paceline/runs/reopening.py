@@ -61,12 +61,13 @@ def load_run(run: str | Path) -> RunResult:
 
     Args:
         run: its folder, or what `find_run` takes: a name, a name and an id, MLflow's id. A sweep's trial is a run, too.
+            A name that also has sweeps means its newest run.
 
     Raises:
         EnvironmentFault: there is no such run; it says what there is.
         ConfigError: the run's config is none any more, such as that of another version of Paceline.
     """
-    found = find_run(run)
+    found = find_run(run).preferring("run")
     if found.kind == "sweep":
         hint = f"open it with load_sweep({str(run)!r}), or name one of its trials"
         raise EnvironmentFault(f"{found.folder} is a sweep: {hint}", "other-kind", kind="sweep")
@@ -83,13 +84,14 @@ def load_sweep(sweep: str | Path) -> SweepResult:
     """The result of a sweep that has run before, or is running, as `sweep` returns it. Changes nothing, runs no code.
 
     Args:
-        sweep: its folder, or what `find_run` takes: a name, a name and an id, MLflow's id.
+        sweep: its folder, or what `find_run` takes: a name, a name and an id, MLflow's id. A name that also has runs
+            means its newest sweep.
 
     Raises:
         EnvironmentFault: there is no such sweep; it says what there is.
         ConfigError: the sweep's config is none any more, such as that of another version of Paceline.
     """
-    found = find_run(sweep)
+    found = find_run(sweep).preferring("sweep")
     if found.kind != "sweep":
         hint = "" if found.sweep is None else f", or name its sweep, {found.sweep}"
         told = f"{found.folder} is a {found.kind}: open it with load_run({str(sweep)!r}){hint}"

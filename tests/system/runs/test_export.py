@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from paceline import RunResult, load_config, load_run, load_sweep
+from paceline import RunResult, compare, load_config, load_run, load_sweep
 from paceline.cli import run as command
 from paceline.engine.manifest import hash_file
 from paceline.engine.rebuilding import rebuild
@@ -187,7 +187,7 @@ def test_of_a_sweep_the_best_trial_is_exported(sweep: SweepFolder, home: Path, t
 
 
 def test_a_name_of_a_run_and_a_sweep_is_exported_with_a_warning(
-    cnn: RunResult, sweep: SweepFolder, home: Path, tmp_path: Path
+    cnn: RunResult, sweep: SweepFolder, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sweep was made after the run."""
     shutil.copytree(cnn.folder, tmp_path / "runs" / "both" / "20200101-000000-aaaaaa")
@@ -198,6 +198,10 @@ def test_a_name_of_a_run_and_a_sweep_is_exported_with_a_warning(
     assert "both/20200101-000000-aaaaaa" in warning
     assert warning.endswith("[runs-and-sweeps]")
     assert not export("both/20200101-000000-aaaaaa", output=tmp_path / "run", storage=tmp_path / "runs").warnings
+    monkeypatch.chdir(tmp_path)
+    assert load_run("both").run_id == "20200101-000000-aaaaaa"
+    assert load_sweep("both").sweep_id == sweep.run_id
+    assert len(compare("both", f"both/{sweep.run_id}/0001").groups) == 2
 
 
 # The weights

@@ -59,6 +59,7 @@ def test_a_name_of_runs_and_sweeps_tells_what_else_it_means(storage: Path) -> No
     (newer / "sweep.json").write_text("{}")
     sweep = find_run("mnist")
     assert (sweep.folder, sweep.passed_over) == (newer, run)
+    assert (sweep.preferring("run"), sweep.preferring("sweep"), run.preferring("run")) == (run, sweep, run)
     assert f"mnist/{NEW}" in sweep.note
 
 
