@@ -95,7 +95,7 @@ class SeparateProcess:
             self._process.stdin = None  # closed already, which `communicate` does not expect
             text, _ = self._process.communicate(timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
-            told = f"it took more than {timeout_seconds:g} s to find out"
+            told = f"it took more than {timeout_seconds:.0f} s to find out"
             raise EnvironmentFault(told, "took-too-long", seconds=timeout_seconds) from None
         finally:
             self.end()

@@ -172,7 +172,8 @@ class Combining:
             rest = [each for each in chosen if each is not technique]
             for other in (each for each in tried if self._may_replace(each, technique)):
                 if len(together(self._config, [*rest, other])[1]) == len(chosen):
-                    name = f"{other.name} for {technique.name} beside {_names(rest)}"
+                    name = f"{other.name} in place of {technique.name}"
+                    name += f", beside {_names(rest)}" if rest else ""
                     screened[other.name] = self._pair(name, chosen, [*rest, other])
                     others[other.name] = rest
         self._screening.run(list(screened.values()), share=0.5)

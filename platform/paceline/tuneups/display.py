@@ -16,6 +16,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.tuneup import TuneupConfig
 from paceline.display import PlainListener, QuietListener, Waiting, print_rows, print_table
 from paceline.redaction import redact
+from paceline.reports.text import counted
 from paceline.tuneups.bars import tables_of
 from paceline.tuneups.confirmation import AA, Confirmed
 from paceline.tuneups.result import TuneupResult
@@ -59,7 +60,7 @@ class QuietWatcher(QuietListener, SilentWatcher):
 
 
 class PlainWatcher(PlainListener):
-    """A line for each stage, for each benchmark of the screening, and for each build."""
+    """A line for each stage, for each benchmark of the screening, and for the estimates after each build."""
 
     def __init__(self, console: Console, verbose: bool = False) -> None:
         super().__init__(console, verbose)
@@ -87,7 +88,7 @@ class PlainWatcher(PlainListener):
         speeds = {name: f"{name} {each.interval.estimate:.2f}x" for name, each in known.items() if each is not None}
         changed = ", ".join(text for name, text in speeds.items() if self._shown.get(name) != text)
         self._shown |= speeds
-        self._line(f"build {build}: {changed or 'nothing has changed'}")
+        self._line(f"after {counted(build, 'build')}: {changed or 'as before'}")
 
 
 def screened_text(pair: ScreenedPair) -> str:
@@ -165,7 +166,7 @@ class LiveWatcher(PlainWatcher):
 
 def _compared(comparison: Comparison) -> tuple[RenderableType, ...]:
     verdict = Text(comparison.verdict, style=STYLES.get(comparison.verdict, ""))
-    return comparison.interval.text(), f"{comparison.builds} builds", verdict
+    return comparison.interval.text(), counted(comparison.builds, "build"), verdict
 
 
 @contextmanager

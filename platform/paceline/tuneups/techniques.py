@@ -279,7 +279,7 @@ def _precision(facts: TuneupFacts) -> Iterator[Technique]:
 
 
 def _kernels(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
-    flat = "" if facts.has_convolutions else "the model has no convolution"
+    flat = "" if facts.has_convolutions else "the model has no 2-d convolution"
     why = "convolutions find their channels next to each other"
     yield Technique("channels-last", {"trainer.memory_format": "channels_last"}, "layout", why, why_not=flat)
     why = "the model is compiled, and its operations are fused"

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Any
 
 from paceline.config.overrides import override_texts
+from paceline.config.tuneup import NOT_AMONG, SKIPPED
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 
 UNDECIDED = "undecided in the time there was"
@@ -112,8 +113,8 @@ def summary_text(name: str, findings: Findings) -> str:
 
 
 def verdict_text(technique: TechniqueResult) -> str:
-    """Return the verdict; `undecided` or `not tried` for one that there was too little time for."""
-    if technique.is_untried:
+    """Return the verdict; `undecided` or `not tried` where there was too little time, or where it was left out."""
+    if technique.is_untried or technique.reason in (SKIPPED, NOT_AMONG):
         return "not tried"
     return technique.verdict if technique.is_decided else "undecided"
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from matplotlib.colors import to_hex
 
+from paceline.config.tuneup import NOT_AMONG
 from paceline.reports import theme
 from paceline.tuneups.answer import certainty, headline, tiles
 from paceline.tuneups.bars import tables_of
@@ -121,6 +122,7 @@ SCREENED: dict[str, Any] = {"builds": 0, "verdict": "no gain", "is_recommended":
         ({**SCREENED, "speedup": 1.0, "speedup_interval": (0.99, 1.01)}, "no gain", "~1.00x", True),
         ({"verdict": "not applicable", "speedup": None, "is_untried": True}, "not tried", "", False),
         ({"verdict": "not applicable", "speedup": None}, "not applicable", "", True),
+        ({"verdict": "not applicable", "speedup": None, "reason": NOT_AMONG}, "not tried", "", True),
     ],
 )
 def test_what_was_not_decided_has_no_verdict_and_a_screening_no_interval(
