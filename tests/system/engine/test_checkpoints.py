@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from paceline.engine.build import build_trainer
 from paceline.engine.checkpoint import read_checkpoint
 from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import describe
-from paceline.engine.manifest import verify
+from paceline.engine.manifest import MANIFEST, verify
 from paceline.engine.outcome import CheckpointLost
 from paceline.engine.reporter import MemoryReporter
 from support.refusals import refused
@@ -39,7 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Filling(MemoryReporter):
-    """Fills the disk once a step has been reported, and empties it when told of the trouble."""
+    """Fills the disk once a step has been reported and `step-4` is whole, and empties it when told of the trouble."""
 
     def __init__(self, disk: Path, fill_at: int, frees: bool) -> None:
         super().__init__()
@@ -50,6 +51,10 @@ class Filling(MemoryReporter):
     def metrics(self, step: int, values: Any) -> None:
         super().metrics(step, values)
         if step == self.fill_at:
+            deadline = time.monotonic() + 60  # it is written beside the training
+            while not (self.filler.parent / "checkpoints" / "step-4" / MANIFEST).exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
             with self.filler.open("wb", buffering=0) as file:
                 try:
                     while file.write(os.urandom(4096)):
