@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 from paceline.config.base import Component, Section
 from paceline.config.components import components_in
 from paceline.config.hints import nearest
+from paceline.config.own_files import is_own
 from paceline.config.plain import check_args
 from paceline.config.top_names import top_names
 from paceline.errors import ConfigError, Problem, UnusableCode
@@ -221,8 +222,20 @@ def missing_module(path: str) -> Problem | None:
         return None
     if spec:
         return _missing_in_file(spec, module, name)
-    folders = ", ".join(list(dict.fromkeys([*(each for each in _added if each in sys.path), *user_folders()]))[:3])
-    return Problem("import", f"no module named {module!r}", "path", hint=f"looked in {folders}")
+    near = _near_module(module)
+    hint = f"did you mean {near}:{name}?" if near else f"looked in {', '.join(_own_folders()[:3])}"
+    return Problem("import", f"no module named {module!r}", "path", hint=hint)
+
+
+def _own_folders() -> list[str]:
+    return list(dict.fromkeys([*(each for each in _added if each in sys.path), *user_folders()]))
+
+
+def _near_module(module: str, cutoff: float = 0.6) -> str | None:
+    """Return the user's module whose name is most similar; `nets` for `nets.py`, too."""
+    own = sorted({file.stem for folder in _own_folders() for file in Path(folder).glob("*.py")} - {module})
+    stem = module.removesuffix(".py")
+    return stem if stem in own else nearest(stem, own, cutoff)
 
 
 def spec_of(module: str) -> ModuleSpec | None:
@@ -250,7 +263,7 @@ def _missing_in_loaded(module: str, name: str) -> Problem | None:
         return None
     if type(loaded) is not ModuleType or _is_submodule(spec, module, first):
         return None
-    return _no_such_name(module, name, known)
+    return _no_such_name(module, name, known, spec)
 
 
 def _missing_in_file(spec: ModuleSpec, module: str, name: str) -> Problem | None:
@@ -264,7 +277,7 @@ def _missing_in_file(spec: ModuleSpec, module: str, name: str) -> Problem | None
         return Problem("import", f"importing {module!r} failed: {type(error).__name__}: {error}", "path")
     if names is None or first in names or first.startswith("__"):
         return None
-    return _no_such_name(module, name, names)
+    return _no_such_name(module, name, names, spec)
 
 
 def _is_submodule(spec: ModuleSpec, module: str, name: str) -> bool:
@@ -272,10 +285,12 @@ def _is_submodule(spec: ModuleSpec, module: str, name: str) -> bool:
     return locations is not None and PathFinder.find_spec(f"{module}.{name}", list(locations)) is not None
 
 
-def _no_such_name(module: str, name: str, names: set[str]) -> Problem:
+def _no_such_name(module: str, name: str, names: set[str], spec: ModuleSpec) -> Problem:
     first, dot, inner = name.partition(".")
     near = nearest(first, sorted(each for each in names if not each.startswith("_")))
     hint = f"did you mean {near}{dot}{inner}?" if near else ""
+    if spec.origin and not is_own(spec.origin) and (mine := _near_module(module, 0.8)):
+        return Problem("import", f"{spec.origin} has no {name!r}", "path", hint=f"did you mean {mine}:{name}?")
     if name == "LightningTask" and module.startswith("paceline"):
         hint = f"write {LIGHTNING_TASK}"
     return Problem("import", f"module {module!r} has no {name!r}", "path", hint=hint)

@@ -119,6 +119,16 @@ def test_names_of_a_module_are_looked_up_in_its_file(text: str, name: str, is_th
     assert problem is None or problem.code == "import"
 
 
+@pytest.mark.parametrize("path", ["wavs:build", "waves.py:build", "wave:build"])
+def test_a_module_of_a_similar_name_is_suggested(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the name is that of a module of Python."""
+    (tmp_path / "waves.py").write_text("def build(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    problem = missing_module(path)
+    assert problem is not None
+    assert "waves:build" in problem.hint
+
+
 def test_names_of_an_imported_module_are_looked_up_in_it() -> None:
     assert missing_module("json:dump") is None
     assert missing_module("json:tool.main") is None

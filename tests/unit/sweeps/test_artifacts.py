@@ -10,7 +10,7 @@ import pytest
 
 from paceline.config.loading import load_config
 from paceline.sweeps.planning.planned_trials import section_of
-from paceline.sweeps.results.record import artifacts_of, best_config, note_of, rows_of
+from paceline.sweeps.results.record import artifacts_of, best_config, changes_of, note_of, rows_of
 from paceline.sweeps.trial import Trial
 from support.sweeps.configs import sweep_config
 from support.sweeps.launches import launch_of
@@ -49,6 +49,11 @@ def test_best_config_trains_the_best_trial(tmp_path: Path, scheduler: str, golde
     golden("\n".join(line for line in text.splitlines() if line.startswith("#")))
     (tmp_path / "best.yaml").write_text(text)
     assert load_config(tmp_path / "best.yaml").optimizer.lr == 0.2
+
+
+def test_an_argument_that_was_not_given_before_is_the_only_change() -> None:
+    own = sweep_config({"model.args.width": [1, 2]}, {"model": {"path": "nets:build"}}, metric="val/accuracy")
+    assert changes_of(own, trial(0, **{"model.args.width": 2})).keys() == {"model.args.width"}
 
 
 def test_artifacts_hold_no_secrets_and_all_else(tmp_path: Path) -> None:

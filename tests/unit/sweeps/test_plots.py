@@ -55,6 +55,15 @@ def test_numbers_ascend_and_other_values_keep_their_order() -> None:
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("global_batch_size", "lr_scaling")
 
 
+@pytest.mark.parametrize(("worst", "marked"), [(0.1, "min"), (0.9, "neither")])
+def test_values_beyond_the_colours_are_marked_on_the_bar(worst: float, marked: str) -> None:
+    trials = [trial(number, 2**number, "none", 0.9 + 0.01 * number) for number in range(8)]
+    picture = heatmap_of([*trials, trial(8, 1, "linear", worst)])
+    colorbar = picture.axes[0].images[0].colorbar
+    assert colorbar is not None
+    assert colorbar.extend == marked
+
+
 @pytest.mark.parametrize(("mode", "best", "value"), [("max", (1, 1), 0.9), ("min", (1, 0), 0.5)])
 def test_cells_hold_values_or_endings_and_the_best_is_outlined_and_the_brightest(
     mode: Any, best: tuple[int, int], value: float

@@ -76,7 +76,8 @@ def heatmap(
     axes.set_ylabel(plain(names[row]))
     others = [names[key] for key in keys if key not in (column, row)]
     axes.set_title(_title(shown, objective, others), loc="left", fontsize=10)
-    picture.colorbar(image, ax=axes, label=direction_text(objective))
+    finite = grid.values[np.isfinite(grid.values)].tolist()
+    picture.colorbar(image, ax=axes, label=direction_text(objective), extend=_extend(finite, *image.get_clim()))
     return picture
 
 

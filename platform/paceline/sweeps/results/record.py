@@ -126,6 +126,8 @@ def changes_of(config: ExperimentConfig, best: Trial) -> dict[str, tuple[str, st
         flatten(each.model_dump(mode="json", exclude={"sweep", "scale", "tuneup"})) for each in (config, chosen)
     )
     keys = [key for key in dict.fromkeys([*after, *before]) if before.get(key) != after.get(key)]
+    # a mapping that was empty, and is named by what it holds now
+    keys = [key for key in keys if not any(other.startswith(f"{key}.") for other in keys)]
     texts = [{key: param_text(values.get(key)) for key in keys} for values in (before, after)]
     old, new = (without_secrets(values) for values in texts)
     return {key: (old[key], new[key]) for key in keys}
