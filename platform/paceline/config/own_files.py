@@ -10,7 +10,7 @@ from typing import Any
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 16)  # more than a process imports: with fewer, a walk over all modules would find none of them
 def is_own(file: str) -> bool:
     """Return True if a file contains user code. IPython cells count too."""
     if file.startswith("<") and not file.startswith("<ipython"):
