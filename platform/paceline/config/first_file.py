@@ -69,7 +69,8 @@ scaling: {{num_workers: 0}}
 
 TASK = "task: {name: classification}"
 OPTIMIZER = "optimizer: {name: adamw, lr: 0.001}"
-"""Lines of the template that another task replaces."""
+SWEPT = "optimizer.lr: [0.0003, 0.001, 0.003]"
+"""Parts of the template that another task replaces."""
 OWN = "configure_optimizers: true"
 
 
@@ -101,6 +102,7 @@ def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str,
         text = text.replace(TASK, f"task: {task}")
         if OWN in task:
             text = text.replace(OPTIMIZER, f"# {OPTIMIZER}  # with configure_optimizers: false")
+            text = text.replace(SWEPT, "data.global_batch_size: [32, 64, 128]")
         _check(text, file)
     file.parent.mkdir(parents=True, exist_ok=True)
     (file.parent / SCHEMA_FILE).write_text(json.dumps(json_schema(), indent=1))

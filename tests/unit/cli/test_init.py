@@ -119,6 +119,8 @@ def test_a_model_gets_the_task_of_its_library(command: Command, folder: Path, mo
     written = yaml.safe_load((folder / "experiment.yaml").read_text())
     assert written["task"] == task
     assert ("optimizer" in written) == ("args" not in task), "a section that would have no effect"
+    sweep = (folder / "experiment.yaml").read_text().rpartition("\n# sweep: ")[2]
+    assert ("optimizer.lr" in sweep) == ("args" not in task), "an axis that would be refused"
     assert ("\ntask: " in plain.out) == (task == {"name": "classification"}), "a hint, where it was not recognised"
 
 
