@@ -127,7 +127,8 @@ def _how_it_died(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
         return f"{what} was killed; it may have run out of memory"
     if exit_code < 0:
-        return f"{what} was ended by {signal.Signals(-exit_code).name}: a library has crashed, see the output above"
+        name = next((each.name for each in signal.Signals if each == -exit_code), f"signal {-exit_code}")
+        return f"{what} was ended by {name}: a library has crashed, see the output above"
     return f"{what} ended with code {exit_code} and without an answer"
 
 
