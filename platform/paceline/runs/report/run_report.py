@@ -292,7 +292,9 @@ class RunReport:
                 yield Tile(label, metric_text((highest or curve.newest)[1], key), note)
         yield from cost_tile(self.ledger)
         if self.seconds:
-            yield Tile("wall time", seconds_text(self.seconds), self._pause() if self.recorded.resumes else "")
+            # the command's own, with Ray, imports and the last upload, is longer, and is not recorded
+            about = self._pause() if self.recorded.resumes else "from the first record to the last"
+            yield Tile("wall time", seconds_text(self.seconds), about)
 
     def _places(self) -> list[Fact]:
         weights = str(self.outcome.get("weights_sha256") or "")
