@@ -79,13 +79,14 @@ def build_batches(config: ExperimentConfig) -> Batches:
 
 
 def micro_batch(config: ExperimentConfig, datasets: DataSets) -> Any:
-    """Return a micro-batch of the training set, as large as in training.
+    """Return a micro-batch of the training set, as large as in training, in random order.
 
     Raises:
         Exception: of the user's data.
     """
     fetcher = SeededFetcher(datasets.train, config.seed, datasets.collate_fn)
-    batch = fetcher.fetch(0, torch.arange(micro_batch_size(config)) % len(fetcher))
+    size, order = micro_batch_size(config), torch.randperm(len(fetcher), generator=torch.Generator().manual_seed(0))
+    batch = fetcher.fetch(0, order[torch.arange(size) % len(fetcher)])
     return _as_double(batch) if config.trainer.precision == "64-true" else batch
 
 

@@ -12,9 +12,11 @@ import torch
 from paceline._compat.torch import FakeTensorMode
 from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
+from paceline.engine.batches import tensors_in
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.linting.building import (
+    SMALL,
     Batches,
     build_batches,
     build_fake_task,
@@ -26,13 +28,13 @@ from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors
 from paceline.linting.finding import Finding
 from paceline.linting.rules import RULES, Rule
 from paceline.linting.subject import Obstacle, Subject
-from paceline.linting.tracing import LARGEST_REAL, TaskTrace, trace
+from paceline.linting.tracing import LARGEST_REAL, TaskTrace, run_once, trace
 from paceline.tasks._task import Task
 
-LARGEST_BATCH = 256
-"""Samples of the largest micro-batch that is run to see whether training would end with an error."""
-_DEVICE = re.compile(r"\b(?:cuda|gpus?|nccl|hip|triton)\b|'cpu'", re.IGNORECASE)
-"""Words of errors that another device may not raise."""
+LARGEST_BATCH, LARGEST_BATCH_BYTES = 256, 1 << 26
+"""Samples and bytes of the largest micro-batch that is run to see whether training would end with an error."""
+_ELSEWHERE = re.compile(r"cuda|gpu|nccl|triton|process group|active drivers|fp16 and bf16|'cpu'", re.IGNORECASE)
+"""Parts of errors that another device, or several ranks, may not raise."""
 _log = logging.getLogger(__name__)
 
 
@@ -95,23 +97,38 @@ def _traced(
         return trace(copy.deepcopy(build_task(config)), config, batches, None), None
     except Exception as error:
         obstacle = _obstacle("task", "the forward pass fails", error)
-        return None, replace(obstacle, ends_training=obstacle.unusable is None and _ends_training(config, batches))
+        ends_training = obstacle.unusable is None and _ends_training(config, batches, error)
+        return None, replace(obstacle, ends_training=ends_training)
 
 
-def _ends_training(config: ExperimentConfig, batches: Batches) -> bool:
-    """Return True if a micro-batch as large as in training fails, too: the model may need just that size."""
-    if micro_batch_size(config) > LARGEST_BATCH:
+def _ends_training(config: ExperimentConfig, batches: Batches, first: Exception) -> bool:
+    """Return True if a micro-batch as large as in training fails with the same error as the first, small one.
+
+    A model may need batches of just that size, another device, or other ranks: then training may well succeed.
+    """
+    if isinstance(first, OSError | ImportError | NotImplementedError | MemoryError) or _ELSEWHERE.search(
+        text_of(first)
+    ):
+        return False
+    size = micro_batch_size(config)
+    sample_bytes = sum(each.nbytes for each in tensors_in(batches.small)) / SMALL
+    if size > LARGEST_BATCH or size * sample_bytes > LARGEST_BATCH_BYTES:
         return False
     try:
-        task = build_task(config)
-        if config.trainer.precision == "64-true":
-            task.double()
-        task.train()(micro_batch(config, batches.datasets))
+        batch = micro_batch(config, batches.datasets)
+    except Exception as error:  # of user code
+        _log.debug("a whole micro-batch cannot be loaded here", exc_info=error)
+        return False
+    try:
+        run_once(build_task(config), config, batch)
     except Exception as error:
-        _log.debug("the forward pass of a whole micro-batch fails", exc_info=error)
-        missing_here = isinstance(error, OSError | ImportError | NotImplementedError | MemoryError)
-        return not missing_here and _DEVICE.search(text_of(error)) is None
+        return _kind(error) == _kind(first)
     return False
+
+
+def _kind(error: Exception) -> tuple[type, str]:
+    """What two errors of batches of different sizes have in common."""
+    return type(error), re.sub(r"\d+", "#", next(iter(text_of(error).splitlines()), ""))
 
 
 def _obstacle(place: str, what: str, error: Exception) -> Obstacle:

@@ -66,6 +66,19 @@ def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTens
         return _trace(_Runner(task, config, mode), batches)
 
 
+def run_once(task: Task, config: ExperimentConfig, batch: Any) -> None:
+    """Run a task of real tensors in training mode on one batch, without gradients.
+
+    Raises:
+        Exception: the task cannot be run.
+    """
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        if config.trainer.precision == "64-true":
+            task.double()
+        _Runner(task.train(), config, None)(batch)
+
+
 def _trace(run: "_Runner", batches: Batches) -> TaskTrace:
     task = run.task
     task.train()

@@ -59,6 +59,18 @@ class NeedsGpu(nn.Linear):
         raise RuntimeError("no CUDA device is available")
 
 
+class NeedsRanks(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.flatten(1)) * torch.distributed.get_world_size()
+
+
+class NeedsTwo(nn.Linear):
+    """Fails otherwise for a whole batch than for a small one."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        raise ValueError("too few" if len(inputs) < 8 else "a chance of this batch")
+
+
 class OfWholeBatches(nn.Linear):
     """Takes batches of 16 samples alone, as a state may that was made for them."""
 
@@ -66,9 +78,11 @@ class OfWholeBatches(nn.Linear):
         return super().forward(inputs.reshape(16, plants.CHANNELS * 64))
 
 
-@pytest.mark.parametrize("model", [NeedsGpu, OfWholeBatches])
-def test_what_may_train_elsewhere_or_with_whole_batches_is_a_warning(model: Any) -> None:
-    (found,) = lint(plants.config(lambda: model(plants.CHANNELS * 64, plants.CLASSES)))
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("model", [NeedsGpu, NeedsRanks, NeedsTwo, OfWholeBatches])
+def test_what_may_train_elsewhere_or_with_whole_batches_is_a_warning(model: Any, precision: str) -> None:
+    config = plants.config(lambda: model(plants.CHANNELS * 64, plants.CLASSES), trainer__precision=precision)
+    (found,) = [each for each in lint(config) if each.rule == "could-not-be-run"]
     assert (found.rule, found.severity) == ("could-not-be-run", "warning")
 
 
