@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.hints import listed
 from paceline.config.lightning import HINT, has_other_task
 from paceline.data.base import DataConfig
 from paceline.engine.build_callbacks import named_callbacks, set_up_callbacks
@@ -172,9 +173,7 @@ def build_trainer(
         if newest is not None:
             values = resume(trainer, newest)
             if changed := changed_modules(values, user_code):
-                warn_of("code-changed")(
-                    f"{', '.join(changed)} changed since the checkpoint was written. {CHANGED_CODE}"
-                )
+                warn_of("code-changed")(f"{listed(changed)} changed since the checkpoint was written. {CHANGED_CODE}")
             was_stopped_early = continue_if_extended(state, extended_from_step)
             lr_at = stages.peak_lr_at if stages is not None else lambda step: peak_lr
             change = length_change(config, plan, values, lr_at, warmup_steps, was_stopped_early)

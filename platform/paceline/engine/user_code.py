@@ -1,18 +1,22 @@
 """Identity of the user code that a run was trained with, so that a resumed run reports when it has changed."""
 
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.config.imports import has_import_paths
+from paceline.config.imports import has_import_paths, objects_in
 from paceline.config.own_files import imported_files, is_own
 
 KEY = "code"
 """Key of the digests in `state.json`."""
 DIGITS = 16
+_seen: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
 _MAIN = ("__main__", "__mp_main__")
 """Names of the script itself, which may differ between two launches of one run."""
 
@@ -22,17 +26,29 @@ def code_record(config: ExperimentConfig) -> dict[str, Any]:
 
     The config's components have to be built: modules count that have been imported by then.
     """
-    return {KEY: digests()} if has_import_paths(config.model_dump()) else {}
+    tree = config.model_dump()
+    return {KEY: digests()} if has_import_paths(tree) or objects_in(tree) else {}
 
 
 def digests() -> dict[str, str]:
-    """Return 16 hexadecimal characters of the file of each imported module that is user code, by the module's name."""
+    """Return 16 hexadecimal characters of the file of each imported module that is user code, by the module's name.
+
+    A file counts as it was when its module was first seen here: a process that has imported it keeps the old code.
+    """
     found = {}
     for name, file in imported_files().items():
-        if isinstance(file, str) and file.endswith(".py") and name not in _MAIN and is_own(file):
-            with suppress(OSError):
-                found[name] = sha256(Path(file).read_bytes()).hexdigest()[:DIGITS]
+        if isinstance(file, str) and file.endswith(".py") and name not in _MAIN and _is_of_the_user(file):
+            with suppress(OSError, KeyError, TypeError):  # removed meanwhile, or what is no module
+                module = sys.modules[name]
+                if module not in _seen:
+                    _seen[module] = sha256(Path(file).read_bytes()).hexdigest()[:DIGITS]
+                found[name] = _seen[module]
     return found
+
+
+def _is_of_the_user(file: str) -> bool:
+    """True if it is user code, and not a package that was installed elsewhere, such as by `pip install --user`."""
+    return not {"site-packages", "dist-packages"} & {*Path(file).parts} and is_own(file)
 
 
 def changed_modules(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

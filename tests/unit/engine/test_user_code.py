@@ -1,5 +1,6 @@
 """User code that changes between a checkpoint and the launch that resumes it."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "width_of_user_code.py").write_text("WIDTH = 4\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
+    forget()
+
+
+def forget() -> None:
     for name in ("net_of_user_code", "width_of_user_code"):
         sys.modules.pop(name, None)
 
@@ -42,6 +47,9 @@ def test_a_module_that_has_changed_is_named(folder: Path, changed: str | None, i
     if changed is not None:
         file = folder / f"{changed}.py"
         file.write_text(f"{file.read_text()}\n# other code\n")
+    shutil.copytree(folder / "checkpoints", folder / "copy")
+    assert codes(fit(config, checkpoints=folder / "copy")[2]) == []  # this process has the old code
+    forget()  # as in the process of the next launch
     reporter = fit(config, checkpoints=folder / "checkpoints")[2]
     assert (codes(reporter) == ["code-changed"]) == is_warned_of
     if is_warned_of:
