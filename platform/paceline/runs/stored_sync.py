@@ -20,6 +20,7 @@ from paceline.storage.lease import Lease
 from paceline.storage.read_copies import runs_below
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper
+from paceline.storage.store_faults import LeaseLost
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.storage.stored_record import RecordCopy
 from paceline.sweeps.stored_sweep import SweepCopy
@@ -63,7 +64,7 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
     lease = Lease(RemoteFolder(run.home), run.launch)
     try:
         lease.take(tell)
-    except EnvironmentFault as fault:
+    except (EnvironmentFault, LeaseLost) as fault:
         yield SyncReport((Synced("", "in progress", reason=fault.message),))
         return
     keeper: RunKeeper | None = None
@@ -73,6 +74,8 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
         keeper.start()
         yield sync_folder(run.folder, uri, tell)
         keeper.settle(tell)
+    except LeaseLost as fault:
+        yield SyncReport((Synced("", "in progress", reason=fault.message),))
     except EnvironmentFault as fault:
         if fault.code != "no-record":  # a launch that was refused at once, or died, has left none
             yield SyncReport((Synced("", "left", reason=fault.message),))

@@ -85,6 +85,7 @@ class Lease:
 
         Raises:
             LeaseLost: another launch took the lease in spite of that, while the store could not be reached.
+            StoreFault: the store cannot be reached at the end.
         """
         over = threading.Event()
 
