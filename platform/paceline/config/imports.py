@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from operator import attrgetter
@@ -289,11 +290,19 @@ def _no_such_name(module: str, name: str, names: set[str], spec: ModuleSpec) -> 
     first, dot, inner = name.partition(".")
     near = nearest(first, sorted(each for each in names if not each.startswith("_")))
     hint = f"did you mean {near}{dot}{inner}?" if near else ""
-    if spec.origin and not is_own(spec.origin) and (mine := _near_module(module, 0.8)):
+    if spec.origin and not is_own(spec.origin) and (mine := _near_module(module, 0.8)) and _may_have(mine, first):
         return Problem("import", f"{spec.origin} has no {name!r}", "path", hint=f"did you mean {mine}:{name}?")
     if name == "LightningTask" and module.startswith("paceline"):
         hint = f"write {LIGHTNING_TASK}"
     return Problem("import", f"module {module!r} has no {name!r}", "path", hint=hint)
+
+
+def _may_have(module: str, name: str) -> bool:
+    file = next(Path(folder) / f"{module}.py" for folder in _own_folders() if (Path(folder) / f"{module}.py").exists())
+    with suppress(SyntaxError, OSError):
+        names = top_names(file)
+        return names is None or name in names
+    return False
 
 
 _added: list[str] = []
