@@ -128,7 +128,8 @@ def _how_it_died(exit_code: int) -> str:
         return f"{what} was killed; it may have run out of memory"
     if exit_code < 0:
         name = next((each.name for each in signal.Signals if each == -exit_code), f"signal {-exit_code}")
-        return f"{what} was ended by {name}: a library has crashed, see the output above"
+        is_crash = name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
+        return f"{what} was ended by {name}{': a library has crashed, see the output above' if is_crash else ''}"
     return f"{what} ended with code {exit_code} and without an answer"
 
 

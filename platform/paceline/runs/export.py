@@ -179,8 +179,9 @@ def _of_sweep(sweep: FoundRun) -> tuple[FoundRun, Objective]:
         result = sweep_in(sweep.folder, sweep.store)
     if result.best is None:
         metric = result.objectives[0][0]
+        also = f"; {sweep.note}" if sweep.note else ""
         raise EnvironmentFault(
-            f"the {sweep} has no best trial: {result.why_no_best}", "no-finished-trial", metric=metric
+            f"the {sweep} has no best trial: {result.why_no_best}{also}", "no-finished-trial", metric=metric
         )
     return trial_of(sweep, result.best.id), result.objectives[0]
 

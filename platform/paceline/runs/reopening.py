@@ -61,7 +61,7 @@ def load_run(run: str | Path) -> RunResult:
 
     Args:
         run: its folder, or what `find_run` takes: a name, a name and an id, MLflow's id. A sweep's trial is a run, too.
-            A name that also has sweeps means its newest run.
+            A name that also has sweeps means its newest run, unless it is in an object store.
 
     Raises:
         EnvironmentFault: there is no such run; it says what there is.
@@ -85,7 +85,7 @@ def load_sweep(sweep: str | Path) -> SweepResult:
 
     Args:
         sweep: its folder, or what `find_run` takes: a name, a name and an id, MLflow's id. A name that also has runs
-            means its newest sweep.
+            means its newest sweep, unless it is in an object store.
 
     Raises:
         EnvironmentFault: there is no such sweep; it says what there is.

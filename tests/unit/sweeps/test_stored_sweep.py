@@ -234,7 +234,9 @@ def test_the_lease_is_renewed_while_a_large_sweep_is_copied(monkeypatch: pytest.
 
     def slow(*given: Any) -> Any:
         for _ in range(2):
+            deadline = time.monotonic() + 60
             while (holder := read_holder(home())) is None or holder.until in seen:
+                assert time.monotonic() < deadline
                 time.sleep(0.01)
             seen.append(holder.until)
         return choose(*given)
