@@ -38,7 +38,7 @@ def digests() -> dict[str, str]:
     found = {}
     for name, file in imported_files().items():
         if isinstance(file, str) and file.endswith(".py") and name not in _MAIN and _is_of_the_user(file):
-            with suppress(OSError, KeyError, TypeError):  # removed meanwhile, or what is no module
+            with suppress(OSError, KeyError, TypeError):  # removed meanwhile, or not a module
                 module = sys.modules[name]
                 if module not in _seen:
                     _seen[module] = sha256(Path(file).read_bytes()).hexdigest()[:DIGITS]

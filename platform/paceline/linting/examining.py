@@ -127,7 +127,7 @@ def _ends_training(config: ExperimentConfig, batches: Batches, first: Exception)
 
 
 def _kind(error: Exception) -> tuple[type, str]:
-    """What two errors of batches of different sizes have in common."""
+    """Return what two errors of batches of different sizes have in common."""
     return type(error), re.sub(r"\d+", "#", next(iter(text_of(error).splitlines()), ""))
 
 
