@@ -16,6 +16,7 @@ from paceline.runs.finding import find_run
 from paceline.runs.stored_sync import sync_address
 from paceline.runs.sync import Synced, SyncReport
 from paceline.storage.remote_folder import RemoteFolder
+from paceline.storage.store_faults import LeaseLost
 from paceline.tracking import mlflow_connection as mlflow
 from support.runs.trained_runs import extended
 from support.storage.relay import Relay
@@ -135,15 +136,17 @@ def test_a_run_without_a_record_does_not_keep_others_from_being_sent(
             raise EnvironmentFault("no run is recorded in it", "no-record")
         if path.name == "20260103-000000-aaaaaa":
             raise EnvironmentFault("it is damaged", "file-damaged")
+        if path.name == "20260104-000000-aaaaaa":
+            raise LeaseLost("another machine has taken the name", "lease-lost")
         return SyncReport((Synced(str(path), "complete", sent=1),))
 
     monkeypatch.setattr("paceline.runs.stored_sync.sync_folder", sync_folder)
-    names = [f"2026010{day}-000000-aaaaaa" for day in range(1, 5)]
+    names = [f"2026010{day}-000000-aaaaaa" for day in range(1, 6)]
     for name in names:
         (remote / NAME / name).write("run.json", b'{"status": "interrupted"}')
     report = sync_address(str(remote.address))
     assert sorted(sent) == names
-    assert [record.state for record in report.records] == ["complete", "left", "complete"]
+    assert [record.state for record in report.records] == ["complete", "left", "in progress", "complete"]
 
 
 def test_the_best_checkpoint_of_an_extended_run_may_be_one_of_the_run_before(
