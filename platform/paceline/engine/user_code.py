@@ -1,5 +1,6 @@
 """Identity of the user code that a run was trained with, so that a resumed run reports when it has changed."""
 
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,8 @@ KEY = "code"
 """Key of the digests in `state.json`."""
 DIGITS = 16
 _seen: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
+_SITE, _DIST = f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
+"""Parts of the paths of installed packages; asked first, since that is faster than to resolve each path."""
 _MAIN = ("__main__", "__mp_main__")
 """Names of the script itself, which may differ between two launches of one run."""
 
@@ -37,7 +40,7 @@ def digests() -> dict[str, str]:
     """
     found = {}
     for name, file in imported_files().items():
-        if isinstance(file, str) and file.endswith(".py") and name not in _MAIN and _is_of_the_user(file):
+        if isinstance(file, str) and _is_of_the_user(file) and name not in _MAIN:
             with suppress(OSError, KeyError, TypeError):  # removed meanwhile, or not a module
                 module = sys.modules[name]
                 if module not in _seen:
@@ -47,8 +50,8 @@ def digests() -> dict[str, str]:
 
 
 def _is_of_the_user(file: str) -> bool:
-    """True if it is user code, and not a package that was installed elsewhere, such as by `pip install --user`."""
-    return not {"site-packages", "dist-packages"} & {*Path(file).parts} and is_own(file)
+    """True if it is Python code, and not of a package, wherever that was installed, such as by `pip install --user`."""
+    return file.endswith(".py") and _SITE not in file and _DIST not in file and is_own(file)
 
 
 def changed_modules(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
