@@ -141,12 +141,12 @@ LONG = ("test_tuneup_command.py", "test_train_command.py", "test_plan_command.py
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Longest first: what shares one Ray, in one process; then the other system tests; unit tests fill the gaps."""
+    """Longest first: what shares one Ray, in one process; then the other system tests; quick ones fill the gaps."""
     items.sort(
         key=lambda item: (
             not item.path.name.endswith("_on_ray.py"),
             item.path.name not in LONG,
-            "unit" in item.path.parts,
+            not {"unit", "in_process"}.isdisjoint(item.path.parts),
         )
     )
 

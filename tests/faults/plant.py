@@ -59,7 +59,7 @@ class Fault:
     def stages(self, whole: bool) -> Iterator[tuple[str, ...]]:
         """The sets of tests to run, one after the other."""
         yield tuple(f"tests/{each}" for each in self.tests)
-        rooms = (f"tests/{layer}/{self.room}" for layer in ("unit", "system"))
+        rooms = (f"tests/{layer}/{self.room}" for layer in ("unit", "system", "system/in_process"))
         if found := tuple(each for each in rooms if (ROOT / each).is_dir()):
             yield found
         if whole:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
+LAYERS = ("", "unit", "system", "system/in_process")
+"""Folders of which each folder holds the tests of a room."""
 FOLDER = TESTS / "golden"
 HEADER = "=== "
 """Starts the line that names an entry; the text of the entry follows."""
@@ -132,9 +134,10 @@ class GoldenPlugin:
 
 
 def room_of(path: Path) -> str:
-    """The room of a test file: the folder below `tests/unit` or `tests/system`; `tests` for a file beside the rooms."""
-    parts = path.relative_to(TESTS).parts
-    return parts[1] if len(parts) > 2 else "tests"
+    """The room of a test file: the folder below the one of `LAYERS`; `tests` for a file beside the rooms."""
+    layer = max((each for each in LAYERS if path.is_relative_to(TESTS / each)), key=len)
+    parts = path.relative_to(TESTS / layer).parts
+    return parts[0] if len(parts) > 1 else "tests"
 
 
 def key_of(nodeid: str) -> str:

@@ -1,6 +1,7 @@
 """Small data sets, models and configs whose every number can be followed."""
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +22,12 @@ from paceline.tasks.base import TaskOutput
 FEATURES, CLASSES = 6, 3
 
 
+@cache
+def _drawn(index: int) -> torch.Tensor:
+    """The numbers of a sample before its class is added; to be left unchanged."""
+    return torch.randn(FEATURES, generator=torch.Generator().manual_seed(index + 1), dtype=torch.float64)
+
+
 class Points(Dataset[Any]):
     """Samples `(features, target, id)`, computed from their id; with `noisy`, a random transform on top."""
 
@@ -32,9 +39,8 @@ class Points(Dataset[Any]):
         return self.samples
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
-        generator = torch.Generator().manual_seed(index + 1)
         target = index % CLASSES
-        features = torch.randn(FEATURES, generator=generator, dtype=torch.float64) + target
+        features = _drawn(index) + target
         if self.noisy:
             import random
 

@@ -241,8 +241,8 @@ BEHAVIOUR: dict[str, Callable[[], None]] = {
     f"{PBT}._checkpoint_or_exploit": exploits_go_through_the_hook,
 }
 """What else relies on private names is checked with Ray itself where it is used: Tune's schedulers in
-`unit/sweeps/test_schedulers.py`, callbacks in `unit/cluster/test_torch_trainer.py`, and what travels with a job in
-`unit/cluster/test_job_plan.py`."""
+`in_process/sweeps/test_schedulers.py`, callbacks in `unit/cluster/test_torch_trainer.py`, and what travels with a job
+in `unit/cluster/test_job_plan.py`."""
 
 SAMPLES: dict[str, Callable[[], Any]] = {
     "ray.init": hidden_options_of_init,

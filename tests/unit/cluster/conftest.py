@@ -1,27 +1,5 @@
-"""Runs of this room's unit tests are recorded in their journals alone: nothing is sent to MLflow, git is not asked."""
+"""Runs of these tests are recorded in their journals alone."""
 
-from pathlib import Path
-from types import SimpleNamespace
+from support.cluster.unsent_runs import no_other_process, work
 
-import pytest
-
-from paceline.tracking import run_recorder
-from paceline.tracking.mlflow_uploader import MlflowUploader
-from paceline.tracking.run_recorder import RunRecorder
-from support.cluster.local_runs import enter_folder
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, whose `runs` is the storage."""
-    return enter_folder(tmp_path, monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def _no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunRecorder, "start_uploading", lambda self: None)
-    monkeypatch.setattr(MlflowUploader, "finish", lambda self, timeout_seconds: self.report())
-    silence = {True: "MLflow does not answer", False: None}
-    monkeypatch.setattr(run_recorder, "silence_of", lambda uri, seconds: silence[uri.startswith("http")])
-    unknown = SimpleNamespace(tags={}, artifacts={})
-    monkeypatch.setattr("paceline.cluster.train.provenance", lambda *given, **named: unknown)
+__all__ = ["no_other_process", "work"]

@@ -1,30 +1,5 @@
-"""Sweeps that are simulated: without Ray, and without an MLflow that answers."""
+"""Sweeps of these tests are simulated."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from support.sweeps.unsent_sweeps import mlflow_does_not_answer, new_sweep
 
-import pytest
-
-from paceline.sweeps.coordinator import sweep_recorder
-from paceline.tracking import mlflow_uploader
-from support.sweeps.simulation import SimulatedSweep
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _mlflow_does_not_answer() -> Iterator[None]:
-    """It is not even imported, which a thread would do beside the next tests: what is tested does not wait for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mlflow_uploader.MlflowUploader, "_open", _refuse)
-        yield
-
-
-def _refuse(self: Any) -> None:
-    raise ConnectionError("MLflow does not answer")
-
-
-@pytest.fixture
-def new_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimulatedSweep]:
-    """Makes a simulated sweep in the folder `sweep`; called again, a later launch of it."""
-    monkeypatch.setattr(sweep_recorder, "CHILD_CLOSE_SECONDS", 0.05)
-    return lambda **given: SimulatedSweep(tmp_path / "sweep", **given)
+__all__ = ["mlflow_does_not_answer", "new_sweep"]
