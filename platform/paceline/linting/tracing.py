@@ -46,6 +46,8 @@ class TaskTrace:
     """True if the larger batch has as many tensors as the small one."""
     trained_in_evaluation: list[str] = field(default_factory=list)
     """Modules that were in training mode when the task was evaluated."""
+    evaluated: Any = None
+    """The task's output in evaluation; None where the evaluation fails."""
 
 
 def trace(task: Task, config: ExperimentConfig, batches: Batches, mode: FakeTensorMode | None) -> TaskTrace:
@@ -92,9 +94,11 @@ def _trace(run: "_Runner", batches: Batches) -> TaskTrace:
     error = _backward_error(output.loss_sum)
     task.eval()
     with torch.no_grad(), _noting_training_mode(task) as trained:
-        evaluation = run.until_failure(batches.small)
+        evaluation, evaluated = run.until_failure(batches.small)
     same = len([*tensors_in(batches.small)]) == len([*tensors_in(batches.large)])
-    return TaskTrace(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained)
+    return TaskTrace(
+        *(training, larger, evaluation, output.loss_sum, output.weight, used, grown, error, same, trained, evaluated)
+    )
 
 
 class _Runner:
@@ -125,14 +129,17 @@ class _Runner:
             _log.debug("a forward pass failed: %s", error)
             return Record()
 
-    def until_failure(self, batch: Any) -> Record:
-        """Return the record of an evaluation, up to the point where it fails. It may fail because gradients are off,
-        and because fake tensors have no values to select predictions by."""
+    def until_failure(self, batch: Any) -> tuple[Record, Any]:
+        """Return the record of an evaluation, up to the point where it fails, and its output, None if it fails.
+
+        It may fail because gradients are off, and because fake tensors have no values to select predictions by.
+        """
         try:
-            self(batch)
+            output, _ = self(batch)
         except Exception as error:
             _log.debug("an evaluation failed: %s", error)
-        return self._newest
+            output = None
+        return self._newest, output
 
 
 def _plain_attributes(task: Task) -> dict[str, Tensor]:

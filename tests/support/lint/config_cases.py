@@ -78,4 +78,11 @@ CONFIG_CASES = [
         {"model": plants.blocks(2)},
     ),
     Case("lightning-task", "task", {"model": plants.LitNet}, {"model": plants.Net}),
+    Case(
+        "monitored-metric-missing",
+        "checkpoint.monitor",
+        {"task": task_plants.Measured, "checkpoint__monitor": "val/acc"},
+        {"task": task_plants.Measured, "checkpoint__monitor": "val/accuracy"},
+        "error",
+    ),
 ]

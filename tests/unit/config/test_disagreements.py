@@ -76,6 +76,7 @@ CONTRADICTIONS = [
     ("parallel: {static_graph: true}\nscaling: {num_workers: [1, 2]}\n", "parallel.static_graph"),
     ("metrics: [{name: f1}, {name: rmse}, {name: f1}]\n", "metrics"),
 ]
+OWN_TASK = "task: {path: 'own_nets:build'}\n"
 DISAGREEMENTS = [
     ("trainer: {precision: 16-mixed}\nscaling: {use_gpu: false}\n", "fp16-on-cpu", "trainer.precision"),
     ("checkpoint: {monitor: val/f1}\n", "no-such-metric", "checkpoint.monitor"),
@@ -86,6 +87,9 @@ DISAGREEMENTS = [
     ("tuneup: {metric: val/acuracy}\n", "no-such-metric", "tuneup.metric"),
     *((text, "batch", key) for text, key in BATCH_SIZES),
     *((text, "contradiction", key) for text, key in CONTRADICTIONS),
+    (OWN_TASK + "checkpoint: {monitor: val_acc}\n", "no-such-metric", "checkpoint.monitor"),
+    (OWN_TASK + "callbacks: [{name: early_stopping, monitor: bleu}]\n", "no-such-metric", "callbacks.0.monitor"),
+    (OWN_TASK + "sweep: {metric: val_acc, space: {seed: [1, 2]}}\n", "no-such-metric", "sweep.metric"),
 ]
 
 
@@ -114,6 +118,7 @@ def test_the_largest_micro_batch_is_for_whole_models_on_one_device(strategy: str
         *({"metrics": [{"name": "f1"}], "checkpoint__monitor": f"val/{name}"} for name in ("loss", "f1", "clean/f1")),
         {"metrics": [{"name": "f1"}], "checkpoint__monitor": "val/f1/0"},
         {"task": {"path": "own_task:Task"}, "checkpoint__monitor": "val/bleu"},
+        {"task": {"path": "own_task:Task"}, "sweep": {"metric": "bleu", "space": {"seed": [1, 2]}}},
     ],
 )
 def test_what_makes_sense_is_taken(changes: dict[str, Any]) -> None:

@@ -70,5 +70,6 @@ RULES: tuple[Rule, ...] = (
     loops.logs_every_step,
     loops.evaluation_outweighs_training,
     loops.checkpointing_one_block,
+    loops.monitored_metric_missing,
     loops.float32_where_bf16_is_fast,
 )

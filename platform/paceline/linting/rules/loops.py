@@ -6,9 +6,11 @@ from typing import Any
 import torch
 from torch.utils.data import Subset, TensorDataset
 
+from paceline.config.monitor_checks import PREFIX, can_be_reported, monitors
 from paceline.engine.blocks import find_blocks, match_blocks
 from paceline.linting.finding import Fault
 from paceline.linting.subject import Subject
+from paceline.tasks._task import Task
 
 LONG = 200
 """Steps of a training for which it matters what is done at each."""
@@ -86,3 +88,17 @@ def float32_where_bf16_is_fast(subject: Subject) -> Iterator[Fault]:
     if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] >= AMPERE:
         reason = f"{torch.cuda.get_device_name()} multiplies bf16 and TF32 several times as fast as float32"
         yield Fault("trainer.precision", reason, "write bf16-mixed, or float32_matmul_precision: high for TF32")
+
+
+def monitored_metric_missing(subject: Subject) -> Iterator[Fault]:
+    """A metric that ends training after its first evaluation, because the task does not report it."""
+    trace = subject.trace
+    if trace is None or trace.evaluated is None or type(subject.task).compute is not Task.compute:
+        return  # what `compute` makes of the sums is the task's own
+    of_task = ("loss", *map(str, trace.evaluated.metrics))
+    names = [*of_task, *(metric.name for metric in subject.config.metrics)]
+    for key, monitor in monitors(subject.config):
+        if not can_be_reported(monitor, names):
+            reported = ", ".join(PREFIX + name for name in names)
+            reason = f"it watches {monitor!r}, which the evaluation does not report: training would end there"
+            yield Fault(key, reason, f"take one of {reported}, or add it to the metrics of the TaskOutput", "error")
