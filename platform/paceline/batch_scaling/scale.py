@@ -27,7 +27,7 @@ from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, r
 from paceline.cluster.listener import Listener, Stages
 from paceline.cluster.preflight import check_this_machine
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_folder import folder_removed, writable
+from paceline.cluster.run_folder import SUMMARY, folder_removed, writable
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.unfinished_runs import intent_of
 from paceline.cluster.user_code import with_objects
@@ -134,7 +134,9 @@ def _scale(config: ExperimentConfig, launch: ScaleLaunch, listener: Stages, spen
             if launch.on_result is not None:
                 launch.on_result(result)
             with writable(place.folder.path):
-                place.folder.write(status="finished", wall_seconds=result.wall_seconds)
+                place.folder.write(
+                    status="finished", wall_seconds=result.wall_seconds, **{SUMMARY: redact(summary_text(findings))}
+                )
             return result
 
 

@@ -14,10 +14,12 @@ from paceline.bench.study_folder import StudyFolder
 from paceline.cluster.listener import Stages
 from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_folder import storage_folder, writable
+from paceline.cluster.run_folder import SUMMARY, storage_folder, writable
 from paceline.cluster.train import close_seconds_of, unsent_text
 from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
+from paceline.errors import first_line
+from paceline.redaction import redact
 from paceline.tracking.mlflow_probe import damage_of
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.tracking_uri import start_creating, tracking_uri
@@ -99,7 +101,8 @@ def opened_study(
     except BaseException as error:
         with suppress(OSError):
             has_failed = isinstance(error, failures)
-            claimed.folder.write(status="failed" if has_failed else "interrupted")
+            reason = redact(first_line(error)) if has_failed else ""
+            claimed.folder.write(status="failed" if has_failed else "interrupted", **{SUMMARY: reason})
             if has_failed:
                 claimed.folder.clear()
         if isinstance(error, KeyboardInterrupt):

@@ -2,13 +2,19 @@
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.cli.options import STORAGE_HELP, add_json
 from paceline.errors import OK
 from paceline.places import default_storage
+from paceline.sweeps.results.labels import shortened
+
+if TYPE_CHECKING:
+    from paceline.runs.listing import ListedRun
 
 SHOWN_METRICS = 3
+LONGEST = 120
+"""Characters of a summary."""
 
 
 def add_command(commands: Any) -> None:
@@ -37,14 +43,17 @@ def _list(options: argparse.Namespace) -> int:
     from paceline.display import print_table
 
     rows = [
-        [redact(f"{each.name}/{each.id}"), each.kind, each.status, each.started, redact(_metrics_text(each.metrics))]
+        [redact(f"{each.name}/{each.id}"), each.kind, each.status, each.started, redact(_result_text(each))]
         for each in found
     ]
-    print_table(["run", "kind", "status", "started (UTC)", "metrics"], rows)
+    print_table(["run", "kind", "status", "started (UTC)", "result"], rows)
     return OK
 
 
-def _metrics_text(metrics: dict[str, float]) -> str:
-    """The first metrics in a line, those of the validation first."""
+def _result_text(run: "ListedRun") -> str:
+    """The summary in a line, of a training the first metrics, those of the validation first."""
+    if run.summary:
+        return shortened(run.summary, LONGEST)
+    metrics = run.metrics
     keys = sorted(metrics, key=lambda key: (not key.startswith("val/"), key))[:SHOWN_METRICS]
     return "  ".join(f"{key} {metrics[key]:.4g}" for key in keys)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 """File in the folder of a name, which is locked while something of that name is at work."""
+SUMMARY = "summary"
+"""Entry of a run's file: the result in one line, or the reason of a failure."""
 RUN_FOLDER_REMOVED = "run-folder-removed"
 
 

@@ -8,7 +8,7 @@ from paceline.cluster.listener import Listener
 from paceline.cluster.resume_rules import EXTENDED_FROM_STEP
 from paceline.cluster.run_coordinator import Status
 from paceline.cluster.run_costs import CostUnits, unit_of
-from paceline.cluster.run_folder import RunFolder, run_removed
+from paceline.cluster.run_folder import SUMMARY, RunFolder, run_removed
 from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.derived import Derived
@@ -52,16 +52,18 @@ class TrainLaunch:
             error = run_removed(self.run.folder.path, ending.get("checkpoint", ""), self.run.store is not None)
             return {"status": "failed", "failure": {"reason": error.message}, "error": error}
         if ending["status"] != "finished":
-            self._write("interrupted" if ending["status"] == "stopped" else "failed")
+            is_failed = ending["status"] != "stopped"
+            reason = redact(ending["failure"]["reason"]) if is_failed else ""
+            self._write("failed" if is_failed else "interrupted", next(iter(reason.splitlines()), ""))
         return ending
 
     def conclude(self) -> None:
         """Write down that the run is finished: its command has answered, and the same command starts a new one."""
         self._write("finished")
 
-    def _write(self, status: str) -> None:
+    def _write(self, status: str, summary: str = "") -> None:
         try:
-            self.run.folder.write(status=status)
+            self.run.folder.write(status=status, **{SUMMARY: summary})
         except OSError as error:
             message = f"that the run is {status} could not be written to {self.run.folder.path}: {error}"
             self.listener.event("warning", {"code": "not-written", "message": message})

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.final_report import read_outcome
-from paceline.cluster.run_folder import RunFolder
+from paceline.cluster.run_folder import SUMMARY, RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import default_storage, place_of
 from paceline.redaction import redact_tree
 from paceline.runs.finding import FoundRun, Kind, runs_under
-from paceline.runs.reopening import status_of
+from paceline.runs.reopening import status_of, summary_of
 from paceline.storage.address import LAUNCH, StoreAddress, is_address, parse
 from paceline.storage.lease import is_held
 from paceline.storage.remote_folder import RemoteFolder
@@ -37,6 +37,8 @@ class ListedRun:
     """Start time in UTC, such as `2026-11-24 18:07:31`; empty if the id does not contain it."""
     metrics: dict[str, float]
     """Last value of each `val/` and `train/` metric of a finished run; empty for runs in an object store."""
+    summary: str
+    """The best setting of a sweep, the recommendation of a study, the reason of a failure; empty of other runs."""
     folder: str
     """Its folder, or its address in an object store."""
 
@@ -74,6 +76,7 @@ def _in_folder(storage: Path, name: str | None) -> Iterator[ListedRun]:
                 _status(found),
                 _started(found.id),
                 _shown((read_outcome(found.tracking) or {}).get("metrics", {})),
+                _summary(found),
                 str(found.folder),
             )
 
@@ -85,6 +88,13 @@ def _status(found: FoundRun) -> str:
         return DAMAGED
 
 
+def _summary(found: FoundRun) -> str:
+    try:
+        return summary_of(found)
+    except EnvironmentFault:
+        return ""
+
+
 def _in_store(storage: str, name: str | None) -> Iterator[ListedRun]:
     home = RemoteFolder(parse(storage, "storage"))
     for each in home.folders() if name is None else [name]:
@@ -93,18 +103,21 @@ def _in_store(storage: str, name: str | None) -> Iterator[ListedRun]:
             kinds: dict[Kind, str] = {"run": RunFolder.FILE, "sweep": SweepFolder.FILE}
             found = ((kind, data) for kind, file in kinds.items() if (data := run.read(file)) is not None)
             for kind, data in islice(found, 1):
-                status = _status_in(data, home.address / each)
-                yield ListedRun(each, run_id, kind, status, _started(run_id), {}, str(run.address.bare))
+                status, summary = _status_in(data, home.address / each)
+                yield ListedRun(each, run_id, kind, status, _started(run_id), {}, summary, str(run.address.bare))
 
 
-def _status_in(data: bytes, home: StoreAddress) -> str:
+def _status_in(data: bytes, home: StoreAddress) -> tuple[str, str]:
+    """Return the status, and the summary of what has ended."""
     try:
         content = json.loads(data)
         status = str(content["status"])
         is_running = status == "running" and is_held(home, str(content.get(LAUNCH, "")))
     except (ValueError, TypeError, KeyError, AttributeError):
-        return DAMAGED
-    return "interrupted" if status == "running" and not is_running else status
+        return DAMAGED, ""
+    if status == "running":
+        return ("running" if is_running else "interrupted"), ""
+    return status, str(content.get(SUMMARY, ""))
 
 
 def _started(run_id: str) -> str:

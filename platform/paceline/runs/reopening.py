@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.cluster.final_report import read_outcome
 from paceline.cluster.kept_checkpoints import MEASURED
-from paceline.cluster.run_folder import LOCK, RunFolder
+from paceline.cluster.run_folder import LOCK, SUMMARY, RunFolder
 from paceline.cluster.run_result import RunResult
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
@@ -238,14 +238,28 @@ def _recorded(found: FoundRun, points: list[MetricPoint]) -> _Recorded:
     )
 
 
+def summary_of(found: FoundRun) -> str:
+    """The result in one line, or the reason of a failure; empty while there is none, and after a training.
+
+    Raises:
+        EnvironmentFault: its file is damaged.
+    """
+    content = _folder_of(found).read()
+    return str(content.get(SUMMARY, "")) if content.get("status") in ("finished", "failed") else ""
+
+
+def _folder_of(found: FoundRun) -> RunFolder:
+    kinds: dict[str, type[RunFolder]] = {"sweep": SweepFolder, "tune-up": _TuneupFolder, "scale": _ScaleFolder}
+    return kinds.get(found.kind, RunFolder)(found.folder)
+
+
 def status_of(found: FoundRun) -> str:
     """Return how a run, a sweep or a study stands. One that was killed has left its status, but not its lock.
 
     Raises:
         EnvironmentFault: its file is damaged.
     """
-    kinds: dict[str, type[RunFolder]] = {"sweep": SweepFolder, "tune-up": _TuneupFolder, "scale": _ScaleFolder}
-    folder = kinds.get(found.kind, RunFolder)(found.folder)
+    folder = _folder_of(found)
     written = str(folder.read().get("status", ""))
     if written != "running":
         return written

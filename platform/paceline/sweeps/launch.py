@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.cluster.preflight import Resources, cluster_resources
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_folder import writable
+from paceline.cluster.run_folder import SUMMARY, writable
 from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.cluster.waiting_for_resources import ready
 from paceline.config.experiment import ExperimentConfig
@@ -50,14 +50,17 @@ class SweepLaunch:
         """Folder of the sweep."""
         return self.claimed.folder
 
-    def conclude(self) -> None:
+    def conclude(self, summary: str) -> None:
         """Write down that the sweep is finished: its command has answered, and the same command starts a new one.
+
+        Args:
+            summary: the result in one line.
 
         Raises:
             EnvironmentFault: the folder cannot be written to.
         """
         with writable(self.folder.path):
-            self.folder.write(status="finished")
+            self.folder.write(status="finished", **{SUMMARY: summary})
 
     @property
     def place(self) -> Path | str:

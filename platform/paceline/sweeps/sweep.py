@@ -135,7 +135,7 @@ def _sweep(
         if on_result is not None:
             on_result(result)
         if not closing.can_continue:
-            launch.conclude()
+            launch.conclude(result.summary)
         return result
     finally:
         launch.claimed.release()

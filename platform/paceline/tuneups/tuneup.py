@@ -18,7 +18,7 @@ from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
 from paceline.bench.resumable_bench import START_ANEW, ResumableBench, SpentTime
 from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
-from paceline.cluster.run_folder import folder_removed, writable
+from paceline.cluster.run_folder import SUMMARY, folder_removed, writable
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.unfinished_runs import intent_of
 from paceline.cluster.user_code import with_objects
@@ -32,7 +32,7 @@ from paceline.errors import ConfigError, EnvironmentFault, coded
 from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
 from paceline.private_files import make_folder
-from paceline.redaction import learn
+from paceline.redaction import learn, redact
 from paceline.tracking.tracking_uri import is_http
 from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder
@@ -120,7 +120,9 @@ def _tuneup(config: ExperimentConfig, launch: TuneupLaunch, listener: Watcher, s
             if launch.on_result is not None:
                 launch.on_result(result)
             with _not_lost(findings), writable(place.folder.path):
-                place.folder.write(status="finished", wall_seconds=result.wall_seconds)
+                place.folder.write(
+                    status="finished", wall_seconds=result.wall_seconds, **{SUMMARY: redact(answer_text(findings))}
+                )
             return result
 
 

@@ -1,13 +1,12 @@
 """`paceline scale` as a user calls it: its output, its files, its run in MLflow, and what a kill leaves of it."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline import load_config
+from paceline import list_runs, load_config
 from paceline.batch_scaling.pictures import PICTURES
 from support.batch_scaling.short_windows import measure_speeds_for_less_long
 from support.cli.command import run_in_process
@@ -108,7 +107,8 @@ def test_a_study_that_was_killed_is_resumed_and_answers(home: Path) -> None:
     check_mlflow(home, found)
     (folder,) = (each.parent for each in (home / "runs" / "blobs").glob("*/scale.json"))
     assert folder.name == found["scale_id"]
-    assert json.loads((folder / "scale.json").read_text())["status"] == "finished"
+    (listed,) = list_runs("blobs", home / "runs")
+    assert (listed.status, listed.summary) == ("finished", found["summary"])
     assert not (folder / "checkpoints").exists()
     # nothing is left to resume
     assert run_in_process(home, *COMMAND, "--resume").code == 2

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from paceline import RunResult, compare, list_runs
 from paceline.bench.study_launch import claim_study
 from paceline.cli import run as command
-from paceline.errors import ConfigError, EnvironmentFault
+from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.runs import comparing
 from paceline.tuneups.folder import TUNEUPS
 from support.runs.trained_runs import CNN, config, swept, trained
@@ -88,6 +90,26 @@ def test_sweeps_tune_ups_and_damaged_runs_are_listed(home: Path, tmp_path: Path)
     with pytest.raises(EnvironmentFault) as caught:
         compare(sweep.path, label_of_any(home), storage=home / "runs")
     assert caught.value.code == "other-kind"
+
+
+class Exploding(nn.Linear):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError("the user's own mistake")
+
+
+def exploding() -> nn.Module:
+    return Exploding(64, 10)
+
+
+def test_the_reason_of_a_failure_is_listed(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(home / "mlflow.db", tmp_path / "mlflow.db")
+    with pytest.raises(RunFailed):
+        trained(tmp_path, "exploded", **{**CNN, "model": {"path": exploding}})
+    (listed,) = printed(capsys, "list", "--storage", str(tmp_path / "runs"))["runs"]
+    assert (listed["status"], listed["metrics"]) == ("failed", {})
+    assert "the user's own mistake" in listed["summary"]
+    assert command(["list", "--storage", str(tmp_path / "runs")]) == 0
+    assert "the user's own mistake" in capsys.readouterr().out
 
 
 def label_of_any(home: Path) -> str:

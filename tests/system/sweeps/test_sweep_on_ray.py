@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline import ConfigError, ExperimentConfig, SweepResult, load_config, load_sweep, sweep
+from paceline import ConfigError, ExperimentConfig, SweepResult, list_runs, load_config, load_sweep, sweep
 from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.reporter import MemoryReporter
@@ -245,6 +245,9 @@ def test_asha_prunes_bad_trials(home: Path) -> None:
     result = sweep(config(home, "asha", {"optimizer.lr": rates}, trainer__epochs=9, **asha))
     assert result.best is not None
     assert result.best.params == {"optimizer.lr": 0.3}
+    (listed,) = list_runs("asha", home / "runs")
+    assert (listed.status, listed.summary) == ("finished", result.summary)
+    assert "optimizer.lr=0.3" in listed.summary
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
     assert len(pruned) >= 2
     assert all("asha" in trial.reason and trial.steps < 54 for trial in pruned)

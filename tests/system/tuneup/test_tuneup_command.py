@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from paceline import load_config
+from paceline import list_runs, load_config
 from support.cli.command import run_in_process
 from support.runs.command_process import CommandProcess
 from support.tuneup.short_windows import measure_in_short_windows
@@ -189,6 +189,9 @@ def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, num_w
     assert third[: len(second)] == second
     assert found["tuneup_id"] == folder.name
     assert found["wall_seconds"] < 120 + 30  # of three launches together
+    (listed,) = list_runs("slow-data", home / "runs")
+    assert listed.status == "finished"
+    assert "data.cache=memory" in listed.summary
     check_findings(found)
     check_mlflow(home, found)
 

@@ -177,7 +177,7 @@ def test_full_disk_at_the_end_is_a_fault_and_the_sweep_can_be_resumed(
     monkeypatch.setattr(SweepFolder, "write", no_space)
     scene.driver.run()
     with pytest.raises(EnvironmentFault):
-        scene.launch.conclude()
+        scene.launch.conclude("the best")
     assert scene.coordinator.calls("close")  # MLflow has it all the same
     assert scene.listener.warnings == ["best-config-not-written"]
     assert scene.status == "running"
@@ -232,7 +232,8 @@ def test_driver_asks_only_for_what_has_changed_and_finishes_once_the_record_is_c
     scene = Scene(tmp_path, [view([second], cursor=seen), view([first], cursor=later), view([], cursor=later)])
     assert scene.driver.run().status == "finished"
     assert (scene.statuses_at_close, scene.status) == (["running"], "running")
-    scene.launch.conclude()
+    scene.launch.conclude("the best")
     assert scene.status == "finished"
+    assert scene.launch.folder.read()["summary"] == "the best"
     assert [cursor for (cursor,) in scene.coordinator.calls("view")][:3] == [UNSEEN, seen, later]
     assert scene.launch.folder.best_config.exists()

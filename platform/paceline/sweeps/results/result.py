@@ -101,6 +101,11 @@ class SweepResult:
         return ranking.best_trial(self.trials, self.objectives)
 
     @property
+    def summary(self) -> str:
+        """The best setting in one line, with its values; where there is none, the reason."""
+        return redact(self._text.best or self.why_no_best)
+
+    @property
     def has_constraints(self) -> bool:
         """True if the sweep has constraints, and a trial has ended that may break them."""
         return any(trial.violations for trial in self.trials)
