@@ -247,7 +247,8 @@ def _values(launch: EvaluationLaunch) -> dict[str, float]:
 
 
 def _run(launch: EvaluationLaunch) -> dict[str, Any]:
-    if launch.config.scaling.num_workers:
+    workers = launch.config.scaling.num_workers
+    if workers > 1 or (workers and on_cluster(launch.address)):  # one on this machine needs no Ray, which takes a while
         from paceline.cluster.evaluation_on_ray import evaluate_on_ray
 
         return evaluate_on_ray(launch)

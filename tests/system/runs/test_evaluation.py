@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import ray
 import torch
 from safetensors.torch import load_file
 from torch import nn
@@ -127,6 +128,8 @@ def test_metrics_equal_the_runs_own_and_nothing_changes(home: Path) -> None:
     assert found.evaluate(checkpoint="best") == measured(run, 2)
     assert found.evaluate(checkpoint="step-2") == measured(run, 2) != measured(run)
     assert found.evaluate(checkpoint=run.folder / "checkpoints" / "step-6") == measured(run)
+    assert found.evaluate(overrides={"scaling.num_workers": 1}) == measured(run)
+    assert not ray.is_initialized()  # one worker's evaluation is done here
     without = run.evaluate(overrides={"callbacks": []})
     assert without["val/loss"] != measured(run)["val/loss"]
     assert contents(run.folder) == before
