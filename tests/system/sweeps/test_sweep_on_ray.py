@@ -247,7 +247,7 @@ def test_asha_prunes_bad_trials(home: Path) -> None:
     assert result.best.params == {"optimizer.lr": 0.3}
     (listed,) = list_runs("asha", home / "runs")
     assert (listed.status, listed.summary) == ("finished", result.summary)
-    assert "optimizer.lr=0.3" in listed.summary
+    assert "(lr=0.3)" in listed.summary
     pruned = [trial for trial in result.trials if trial.state == "pruned"]
     assert len(pruned) >= 2
     assert all("asha" in trial.reason and trial.steps < 54 for trial in pruned)

@@ -18,6 +18,7 @@ from paceline.errors import EnvironmentFault
 from paceline.sweeps.results import labels, ranking
 from paceline.sweeps.results.ranking import Objective
 from paceline.sweeps.results.result import SweepResult
+from paceline.sweeps.results.result_text import ResultText
 from paceline.sweeps.states import TrialState
 from paceline.sweeps.trial import Trial
 from support.reports.page import parsed
@@ -235,6 +236,16 @@ def lines_of(rows: list[tuple[str, str]], label: str) -> list[str]:
     begin = [one for one, _ in rows].index(label)
     end = next((n for n, (one, _) in enumerate(rows) if n > begin and one), len(rows))
     return [text for _, text in rows[begin:end]]
+
+
+def test_trials_with_the_same_weights_are_named() -> None:
+    digests = ["a", "b", "a", "a", "a", "c", "b"]
+    trials = [replace(trial(number, 0.5, lr=number), weights_sha256=digest) for number, digest in enumerate(digests)]
+    failed = [replace(trial(number, 0.5, "failed", lr=number), weights_sha256="c") for number in (7, 8)]
+    unknown = [trial(number, 0.5, lr=number) for number in (9, 10)]
+    rows = ResultText([*trials, *failed, *unknown], [("val/accuracy", "max")]).equal_rows()
+    assert rows == [("same weights", "0000 = 0002 = 0003 = …"), ("", "0001 = 0006")]
+    assert ResultText(unknown, [("val/accuracy", "max")]).equal_rows() == []
 
 
 def test_ranking_shows_the_best_settings_first_and_how_many_there_are() -> None:

@@ -236,8 +236,8 @@ class SweepResult:
         return hidden
 
     def rows(self) -> list[tuple[str, str]]:
-        """The result as a small table, label and value: the summary, the ranking, and what did not finish."""
-        rows = self._summary + self._text.ranking_rows() + self._text.unfinished_rows()
+        """The result as a small table, label and value: summary, ranking, what did not finish, what is equal."""
+        rows = self._summary + self._text.ranking_rows() + self._text.unfinished_rows() + self._text.equal_rows()
         return [(label, redact(text)) for label, text in rows]
 
     @property

@@ -27,6 +27,8 @@ TEXT_WIDTH = 106
 """Characters of a line of the ranking: with the labels before it, it fits 120 columns."""
 NAMED_TRIALS = 3
 """Trials of one reason that are named, at most."""
+EQUAL_GROUPS = 3
+"""Groups of trials with the same weights that are named, at most."""
 GAP = "  "
 LEAST_WIDTH = 12
 """Characters that the column of a table keeps which gives way."""
@@ -88,11 +90,22 @@ class ResultText:
         by_state = [[trial for trial in self._trials if trial.state == state] for state in _NOT_FINISHED]
         return _labelled("not finished", [reasons_text(found, TEXT_WIDTH) for found in by_state if found])
 
+    def equal_rows(self) -> Rows:
+        """Settings that gave the same weights to the bit: the fields by which they differ have changed nothing."""
+        found: dict[str, list[Trial]] = {}
+        for trial in self._trials:
+            if trial.state == "finished" and trial.weights_sha256:
+                found.setdefault(trial.weights_sha256, []).append(trial)
+        equal = [trials for trials in found.values() if len(trials) > 1]
+        texts = [_ids_text([trial.id for trial in trials], " = ") for trials in equal[:EQUAL_GROUPS]]
+        more = [f"and {len(equal) - EQUAL_GROUPS} more groups"] if len(equal) > EQUAL_GROUPS else []
+        return _labelled("same weights", [*texts, *more])
+
     def html(self, summary: Rows) -> str:
         """The rows of a summary, and the ranking, for a notebook."""
         rows = "".join(
             f"<tr><th style='{_LEFT}'>{escape(label)}</th><td style='{_LEFT}'>{html_cell(redact(value))}</td></tr>"
-            for label, value in summary + self.unfinished_rows()
+            for label, value in summary + self.unfinished_rows() + self.equal_rows()
         )
         heading, *body = self._ranking
         more = len(self.ranked) - len(body)
@@ -186,8 +199,8 @@ def reasons_text(trials: Sequence[Trial], width: int) -> str:
     return shortened(f"{len(trials)} {state_text(trials[0].state)}: {'; '.join(parts)}", width)
 
 
-def _ids_text(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:NAMED_TRIALS]) + (", …" if len(ids) > NAMED_TRIALS else "")
+def _ids_text(ids: Sequence[str], separator: str = ", ") -> str:
+    return separator.join(ids[:NAMED_TRIALS]) + (f"{separator}…" if len(ids) > NAMED_TRIALS else "")
 
 
 def table_width(table: Sequence[Sequence[str]]) -> int:
