@@ -116,16 +116,16 @@ def _dashboard_of(address: str) -> str:
         from ray.dashboard.utils import get_address_for_submission_client
 
         try:
-            with _only_address(address):
-                found.append(get_address_for_submission_client(address))
+            found.append(get_address_for_submission_client(address))
         except Exception as error:  # Ray has many kinds
             reasons.append(redact(str(error)).partition("\n")[0])
 
     import ray  # not within the time  # noqa: F401
 
     asked = Thread(target=ask, daemon=True, name="find-dashboard")
-    asked.start()
-    asked.join(FIND_SECONDS)
+    with _only_address(address):  # not in the thread, which may outlive this call and would restore the past then
+        asked.start()
+        asked.join(FIND_SECONDS)
     if found:
         return found[0]
     reason = f" ({reasons[0]})" if reasons else ""

@@ -255,6 +255,26 @@ def test_a_missing_dashboard_is_reported_soon(kind: str, monkeypatch: pytest.Mon
         golden(str(error).replace(address, "<address>"))
 
 
+def test_a_search_that_is_given_up_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, seen = threading.Event(), []
+    searching: list[threading.Thread] = []
+
+    def search(address: str) -> str:
+        searching.append(threading.current_thread())
+        seen.append(os.environ["RAY_API_SERVER_ADDRESS"])
+        answer.wait(60)
+        return address
+
+    monkeypatch.setattr("ray.dashboard.utils.get_address_for_submission_client", search)
+    monkeypatch.setattr(job_client, "FIND_SECONDS", 0.2)
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://before")
+    assert refused(address="127.0.0.1:9").code == "dashboard-unreachable"
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://after")
+    answer.set()
+    searching[0].join(60)
+    assert (seen, os.environ["RAY_API_SERVER_ADDRESS"]) == (["127.0.0.1:9"], "http://after")
+
+
 def test_a_token_is_asked_for_and_never_shown(dashboard: Dashboard, project: Path, golden: Golden) -> None:
     dashboard.token = SECRET
     # in processes of their own: Ray reads the token once in each, and a private Ray turns tokens on for good
