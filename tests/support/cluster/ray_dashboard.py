@@ -197,7 +197,10 @@ class Dashboard:
         job, sent = self.jobs[request.match_info["id"]], 0
         while True:
             end = min([len(self.log), sent + 20, *(each for each in (*self.cuts, *self.closes) if each > sent)])
-            if sent < end and not self.is_frozen:
+            if self.is_frozen:
+                await asyncio.sleep(0.02)
+                continue
+            if sent < end:
                 await socket.send_str(self.log[sent:end])
                 sent = end
                 await asyncio.sleep(0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import ray
 import torch
 from safetensors.torch import load_file
 from torch import nn
@@ -128,13 +127,23 @@ def test_metrics_equal_the_runs_own_and_nothing_changes(home: Path) -> None:
     assert found.evaluate(checkpoint="best") == measured(run, 2)
     assert found.evaluate(checkpoint="step-2") == measured(run, 2) != measured(run)
     assert found.evaluate(checkpoint=run.folder / "checkpoints" / "step-6") == measured(run)
-    assert found.evaluate(overrides={"scaling.num_workers": 1}) == measured(run)
-    assert not ray.is_initialized()  # one worker's evaluation is done here
     without = run.evaluate(overrides={"callbacks": []})
     assert without["val/loss"] != measured(run)["val/loss"]
     assert contents(run.folder) == before
     assert sorted(os.listdir(run.folder.parent)) == [".lock", run.run_id]
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_one_worker_evaluates_in_this_process(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained(home, "alone", **SECTIONS)
+
+    def refuse(launch: Any) -> Any:
+        raise AssertionError("Ray is not needed")
+
+    monkeypatch.setattr("paceline.cluster.evaluation_on_ray.evaluate_on_ray", refuse)
+    assert run.evaluate(overrides={"scaling.num_workers": 1}) == measured(run)
+    with pytest.raises(AssertionError):
+        run.evaluate(overrides={"scaling.num_workers": 2})
 
 
 def test_nothing_is_written_beside_a_run_of_which_one_may_only_read(

@@ -191,7 +191,7 @@ def test_a_tune_up_that_is_ended_twice_is_resumed_where_it_was(home: Path, num_w
     assert found["wall_seconds"] < 120 + 30  # of three launches together
     (listed,) = list_runs("slow-data", home / "runs")
     assert listed.status == "finished"
-    assert "data.cache=memory" in listed.summary
+    assert 'data.cache="memory"' in listed.summary
     check_findings(found)
     check_mlflow(home, found)
 
