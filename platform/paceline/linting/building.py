@@ -21,6 +21,8 @@ from paceline.tasks.base import TaskConfig
 
 SMALL, LARGE = 2, 4
 """Samples of the small and the large batch that are tried first."""
+LARGEST_BATCH = 256
+"""Samples of the largest micro-batch that is loaded as a whole."""
 
 
 @dataclass(frozen=True)

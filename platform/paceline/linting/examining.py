@@ -16,6 +16,7 @@ from paceline.engine.batches import tensors_in
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.linting.building import (
+    LARGEST_BATCH,
     SMALL,
     Batches,
     build_batches,
@@ -31,8 +32,8 @@ from paceline.linting.subject import Obstacle, Subject
 from paceline.linting.tracing import LARGEST_REAL, TaskTrace, run_once, trace
 from paceline.tasks._task import Task
 
-LARGEST_BATCH, LARGEST_BATCH_BYTES = 256, 1 << 26
-"""Samples and bytes of the largest micro-batch that is run to see whether training would end with an error."""
+LARGEST_BATCH_BYTES = 1 << 26
+"""Bytes of the largest micro-batch that is run to see whether training would end with an error."""
 _ELSEWHERE = re.compile(r"cuda|gpu|nccl|triton|process group|active drivers|fp16 and bf16|'cpu'", re.IGNORECASE)
 """Parts of errors that another device, or several ranks, may not raise."""
 _log = logging.getLogger(__name__)

@@ -1,9 +1,9 @@
 """Records the operations of one forward pass that cost time or are wrong: caller, torch function and tensors."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,6 +22,12 @@ _SHAPES = (
     *("contiguous", "clone", "float", "double", "to", "type", "__getitem__"),
 )
 """Functions that keep the values of a tensor."""
+_SAME_VALUES = ("view", "reshape", "flatten", "squeeze", "contiguous", "clone", "long", "to", "cuda", "type")
+"""Functions after which the targets of a batch are still all there."""
+CLASS_LOSSES = ("cross_entropy", "nll_loss")
+"""Losses whose targets are numbers of classes."""
+IGNORED = -100
+"""Target that these losses leave out by default."""
 READS = ("item", "__bool__", "__int__", "__float__", "__index__", "tolist", "numpy", "__array__", "cpu")
 """Methods that wait for the device to compute a value."""
 SHOWS = ("__repr__", "__format__", "__str__")
@@ -32,6 +38,18 @@ _FACTORIES = (
     *(torch.rand, torch.randn, torch.randint, torch.randperm),
 )
 _FALSE_IN_HEALTH = ("any", "isnan", "isinf")
+
+
+class ClassNumbers(NamedTuple):
+    """A loss whose targets are numbers of classes."""
+
+    call: LintedCall
+    classes: int
+    """Number of classes of the logits."""
+    position: int
+    """Place of the targets among the tensors of a batch."""
+    ignored: int
+    """The target that does not count."""
 
 
 @dataclass
@@ -57,15 +75,18 @@ class Record:
     """Shape of the first input of each module, by name."""
     calls: list[LintedCall] = field(default_factory=list)
     """Calls that `watching` records."""
+    class_numbers: list[ClassNumbers] = field(default_factory=list)
+    """Losses that take targets of the batch as numbers of classes."""
 
 
 class ForwardRecorder(TorchFunctionMode):
     """Fills a record while it is entered."""
 
-    def __init__(self, stands_in: bool, devices: TensorDevices) -> None:
+    def __init__(self, stands_in: bool, devices: TensorDevices, batch: Iterable[Tensor] = ()) -> None:
         """Args:
         stands_in: True if tensors have no values, so that reading one returns an invented value.
         devices: devices of the tensors that exist before the pass.
+        batch: tensors of the batch.
         """
         super().__init__()
         self.record = Record()
@@ -73,6 +94,7 @@ class ForwardRecorder(TorchFunctionMode):
         self.stands_in = stands_in
         self._origins: dict[int, tuple[Tensor, LintedCall]] = {}
         self._devices = devices
+        self._of_batch = {id(tensor): (tensor, position) for position, tensor in enumerate(batch)}
 
     def call(self, name: str, detail: str = "") -> LintedCall:
         """Return the current call."""
@@ -134,8 +156,18 @@ class ForwardRecorder(TorchFunctionMode):
         origin = self._origins.get(id(given[0])) if given else None
         if origin is not None and name in (*LOSSES, "softmax"):
             self.record.flows.append(Flow(origin[1], self.call(name)))
+        if name in CLASS_LOSSES and len(given) > 1 and (known := self._of_batch.get(id(given[1]))):
+            self._note_class_numbers(name, given[0], *known, kwargs)
         if _drops(name, args, kwargs) and (call := self.call(name)).line is not None:
             self.record.dropouts.append(call)
+
+    def _note_class_numbers(
+        self, name: str, logits: Tensor, targets: Tensor, position: int, kwargs: Mapping[str, Any]
+    ) -> None:
+        if not targets.is_floating_point() and logits.dim():
+            classes = logits.shape[min(1, logits.dim() - 1)]
+            ignored = kwargs.get("ignore_index", IGNORED)
+            self.record.class_numbers.append(ClassNumbers(self.call(name), classes, position, ignored))
 
     def _follow(self, func: Any, name: str, kwargs: Mapping[str, Any], given: list[Tensor], result: Any) -> None:
         if given:
@@ -146,6 +178,8 @@ class ForwardRecorder(TorchFunctionMode):
             self._origins.pop(id(given[0]), None)  # it has been changed in place
         if not isinstance(result, Tensor):
             return
+        if name in _SAME_VALUES and given and (known := self._of_batch.get(id(given[0]))):
+            self._of_batch[id(result)] = result, known[1]
         if name in (*ACTIVATIONS, *_FALSE_IN_HEALTH):
             self._origins[id(result)] = result, self.call(name)
         elif name in _SHAPES and given and (origin := self._origins.get(id(given[0]))):

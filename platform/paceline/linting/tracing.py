@@ -115,7 +115,8 @@ class _Runner:
         given = map_tensors(batch, self.mode.from_tensor) if self.mode is not None else batch
         low: AbstractContextManager[Any] = torch.autocast("cpu", torch.bfloat16) if self.is_low else nullcontext()
         on_device = (*self.task.parameters(), *self.task.buffers(), *tensors_in(given))
-        recorder = ForwardRecorder(self.mode is not None, TensorDevices(on_device, _plain_attributes(self.task)))
+        devices = TensorDevices(on_device, _plain_attributes(self.task))
+        recorder = ForwardRecorder(self.mode is not None, devices, tensors_in(given))
         self._newest = recorder.record
         with low, _naming(self.task, recorder), watching(recorder), recorder:
             output = checked_output(self.task(given))

@@ -85,4 +85,11 @@ CONFIG_CASES = [
         {"task": task_plants.Measured, "checkpoint__monitor": "val/accuracy"},
         "error",
     ),
+    Case(
+        "targets-out-of-range",
+        "task",
+        {"data": task_plants.labelled(first=1)},
+        {"data": task_plants.labelled(first=0)},
+        "error",
+    ),
 ]

@@ -30,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     losses.nll_of_probabilities,
     losses.double_softmax,
     losses.relu_before_cross_entropy,
+    losses.targets_out_of_range,
     losses.loss_is_a_mean,
     losses.loss_without_gradient,
     losses.in_place_breaks_backward,

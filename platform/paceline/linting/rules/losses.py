@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from paceline.config.lightning import HINT, has_other_task
+from paceline.engine.batches import tensors_in
+from paceline.linting.building import LARGEST_BATCH, micro_batch, micro_batch_size
 from paceline.linting.calls import Flow
 from paceline.linting.finding import Fault
 from paceline.linting.subject import Subject
@@ -61,6 +63,25 @@ def relu_before_cross_entropy(subject: Subject) -> Iterator[Fault]:
     for flow in _flows(subject, ("relu", "relu_"), "cross_entropy"):
         reason = "the logits go through relu: where all are 0, no gradient passes, and no class can be made less likely"
         yield Fault(flow.source.place, reason, "leave out the relu behind the last layer", "error")
+
+
+def targets_out_of_range(subject: Subject) -> Iterator[Fault]:
+    """Targets that number classes which the model does not have."""
+    found = subject.trace.training.class_numbers if subject.trace else []
+    if not found or subject.batches is None:
+        return
+    is_small = micro_batch_size(subject.config) <= LARGEST_BATCH
+    batch = micro_batch(subject.config, subject.batches.datasets) if is_small else subject.batches.large
+    tensors = [*tensors_in(batch)]
+    for each in found:
+        targets = tensors[each.position]
+        counted = targets[targets != each.ignored]
+        if counted.numel() and not 0 <= counted.min() <= counted.max() < each.classes:
+            reason = (
+                f"the targets go from {int(counted.min())} to {int(counted.max())}, and the model gives logits of "
+                f"{each.classes} classes, numbered from 0: training ends with an error"
+            )
+            yield Fault(each.call.place, reason, "number the classes from 0, or give the model more outputs", "error")
 
 
 def loss_is_a_mean(subject: Subject) -> Iterator[Fault]:
