@@ -308,7 +308,7 @@ junk = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(junk, st.sampled_from(["optimizer.lr", "model.args.x", "optimizer.name", "", "a..b", "sweep"]))
 def test_random_axes(axis: Any, name: str) -> None:
     tree = {**TREE, "sweep": {"space": {name: axis}, **DRAWN}}
