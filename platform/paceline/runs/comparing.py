@@ -111,7 +111,7 @@ class RunComparison:
         """Reasons why the speeds cannot be compared; empty if they can."""
         members = [each for group in self.groups for each in group.members]
         found = [
-            f"{first.label} and {second.label}: {redact(str(difference))}"
+            redact(difference.of_runs(first.label, second.label))
             for first, second in combinations(members, 2)
             for difference in differences(first.stamp, second.stamp)
         ]

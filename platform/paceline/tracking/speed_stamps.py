@@ -53,6 +53,12 @@ class Difference:
     def __str__(self) -> str:
         return self.text
 
+    def of_runs(self, first: str, second: str) -> str:
+        """Return it with the names of the runs, of a reason that lies in one run with the name of that run alone."""
+        if self.run is None:
+            return f"{first} and {second}: {self.text}"
+        return self.text.replace(_NAMES[self.run], (first, second)[self.run])
+
 
 def read_stamp(tags: Mapping[str, str]) -> dict[str, Any]:
     """Return the stamp from a run's tags; empty if it is missing or damaged."""

@@ -150,6 +150,14 @@ def test_speeds_are_compared_under_the_same_conditions_alone(
     other = compare(label(runs[0]), label(runs[2]))
     assert not other.is_speed_comparable
     assert len(other.speed_differences) == 1
+
+    short = {**stamp, "measured_steps": 4}
+    stamps = iter([short, {**stamp, "device": "H100"}, stamp])
+    three = compare(*map(label, runs)).speed_differences
+    # what lies in one run is told once, with its name; what lies in two names both
+    assert sum("4 steps" in each for each in three) == 1
+    assert [each for each in three if "4 steps" in each and label(runs[0]) in each and label(runs[2]) not in each]
+    assert sum("H100" in each for each in three) == 2
     assert all(row[0] != "samples/s" for _, rows in other.tables() for row in rows)
 
 
