@@ -27,7 +27,9 @@ def add_command(commands: Any) -> None:
     init.add_argument("--model", metavar="PKG:NAME", default=SHIPPED["model"], help=text)
     text = "import path of a function that returns the data sets, or a shipped name (default: mnist5k)"
     init.add_argument("--data", metavar="PKG:NAME", default=SHIPPED["data"], help=text)
-    for section in ("model", "data"):
+    text = "import path of a Task, or a shipped name (default: that of the model's library, else classification)"
+    init.add_argument("--task", metavar="PKG:NAME", help=text)
+    for section in ("model", "data", "task"):
         text = f"argument of the {section}, such as width=64; may be repeated"
         init.add_argument(f"--{section}-arg", metavar="NAME=VALUE", action="append", default=[], help=text)
     text = "file to write (default: experiment.yaml)"
@@ -39,14 +41,22 @@ def add_command(commands: Any) -> None:
 def _init(options: argparse.Namespace) -> int:
     from paceline.config.first_file import SCHEMA_FILE, write_first_file
 
-    chosen = {"model": options.model, "data": options.data}
-    file = write_first_file(options.output, chosen, {"model": options.model_arg, "data": options.data_arg})
+    named = {"model": options.model, "data": options.data, "task": options.task}
+    chosen = {section: name for section, name in named.items() if name is not None}
+    args = {"model": options.model_arg, "data": options.data_arg, "task": options.task_arg}
+    if options.task is None and options.task_arg:
+        options.refuse("argument --task-arg: needs --task, which it is for")
+    file = write_first_file(options.output, chosen, args)
     if options.json:
         print(json.dumps({"config": str(file), "schema": str(file.parent / SCHEMA_FILE)}))
         return OK
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     print(f"wrote {shown}\ntrain it with: {_prefix()}paceline train {shown}")
-    if options.model != SHIPPED["model"] and "task: {name: classification}" in file.read_text():
+    if (
+        options.task is None
+        and options.model != SHIPPED["model"]
+        and "task: {name: classification}" in file.read_text()
+    ):
         print("task: see the line task in the file; Hugging Face models need task: {name: model_loss}")
     return OK
 

@@ -79,7 +79,8 @@ def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str,
 
     Args:
         output: the file to write.
-        chosen: for `model` and `data`, an import path `package:name` or the name of a shipped component.
+        chosen: for `model` and `data`, an import path `package:name` or the name of a shipped component. Without one
+            for `task`, it is that of the model's library, else classification.
         args: for each of them, arguments of the form `name=value`.
 
     Returns:
@@ -96,8 +97,10 @@ def write_first_file(output: Path, chosen: Mapping[str, str], args: Mapping[str,
     sections = {section: _section(section, value, args.get(section, ())) for section, value in chosen.items()}
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", file.stem)
     text = first_file(name, file.name, sections["model"], sections["data"])
+    if "task" in sections:
+        text = text.replace(TASK, f"task: {_flow(sections['task'])}")
     config = _check(text, file)
-    task = _task_of(config.model)
+    task = None if "task" in sections else _task_of(config.model)
     if task is not None:
         text = text.replace(TASK, f"task: {task}")
         if OWN in task:

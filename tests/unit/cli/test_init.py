@@ -52,6 +52,18 @@ def test_without_arguments_it_trains_digits(command: Command, folder: Path) -> N
     assert load_config(folder / "experiment.yaml").data.describe() == "mnist5k"
 
 
+def test_a_task_can_be_given(command: Command, folder: Path) -> None:
+    arguments = ("--model", "code_of_init:build", "--model-arg", "width=8", "--data", "code_of_init:data")
+    assert command("init", *arguments, "--task", "regression", "--output", "a.yaml").code == 0
+    assert load_config(folder / "a.yaml").task.describe() == "regression"
+    own = ("--task", "code_of_init:Blurred", "--task-arg", "sigma=2", "--output", "b.yaml")
+    assert command("init", *arguments, *own).code == 0
+    tree = yaml.safe_load((folder / "b.yaml").read_text())
+    assert tree["task"] == {"path": "code_of_init:Blurred", "args": {"sigma": 2}}
+    assert command("init", "--task-arg", "sigma=2", "--output", "c.yaml").code == 2
+    assert not (folder / "c.yaml").exists()
+
+
 def test_the_next_command_is_started_as_this_one(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
