@@ -25,7 +25,7 @@ from paceline.linting.building import (
     micro_batch,
     micro_batch_size,
 )
-from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors
+from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors, untold_failures
 from paceline.linting.finding import Finding
 from paceline.linting.rules import RULES, Rule
 from paceline.linting.subject import Obstacle, Subject
@@ -51,7 +51,7 @@ def lint(config: ExperimentConfig) -> list[Finding]:
         EnvironmentFault: pretrained weights cannot be had.
     """
     quiet = redirect_stdout(io.StringIO())  # the user's code is run more often than it would be
-    with undisturbed(torch.device("cpu")), copyable_fake_tensors(), caches_emptied(), quiet:
+    with undisturbed(torch.device("cpu")), copyable_fake_tensors(), caches_emptied(), untold_failures(), quiet:
         subject = examine(config)
         found = [*_unusable_code(subject), *(finding for rule in RULES for finding in _ask(rule, subject))]
     return sorted(found, key=lambda finding: finding.severity != "error")

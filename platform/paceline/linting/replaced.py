@@ -7,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """While the body runs, an attribute of a module or a class is another; an inherited one comes back after."""
+    """While the body runs, an attribute of an object is another; an inherited one comes back after."""
     is_own = name in vars(owner)
     before = vars(owner).get(name)
     setattr(owner, name, value)

@@ -107,6 +107,18 @@ def test_an_error_that_ends_training_is_an_error_of_lint(data: Any, code: str, p
     golden(f"{found[0].reason} ({found[0].hint})")
 
 
+def test_torch_logs_no_failure_on_fake_tensors(logged: Logged) -> None:
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(logged)
+    try:
+        found = lint(plants.config(lambda: nn.Sequential(nn.Flatten(), nn.Linear(100, 4))))
+    finally:
+        logger.removeHandler(logged)
+    assert [finding.rule for finding in found] == ["could-not-be-run"]
+    assert logged.text == ""
+    assert not logger.disabled
+
+
 def missing_file() -> Any:
     raise EnvironmentFault("no folder /data/images", "no-data")
 
