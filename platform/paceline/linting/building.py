@@ -9,7 +9,7 @@ from paceline._compat.torch import FakeTensorMode
 from paceline.config.batch_sizes import batch_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataSets
-from paceline.engine.batches import map_tensors
+from paceline.engine.batches import map_tensors, tensors_in
 from paceline.engine.build_data import chosen
 from paceline.engine.build_task import seed_model
 from paceline.engine.loading import SeededFetcher
@@ -21,8 +21,8 @@ from paceline.tasks.base import TaskConfig
 
 SMALL, LARGE = 2, 4
 """Samples of the small and the large batch that are tried first."""
-LARGEST_BATCH = 256
-"""Samples of the largest micro-batch that is loaded as a whole."""
+LARGEST_BATCH, LARGEST_BATCH_BYTES = 256, 1 << 26
+"""Samples and bytes of the largest micro-batch that is loaded as a whole."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,13 @@ def micro_batch(config: ExperimentConfig, datasets: DataSets) -> Any:
     size, order = micro_batch_size(config), torch.randperm(len(fetcher), generator=torch.Generator().manual_seed(0))
     batch = fetcher.fetch(0, order[torch.arange(size) % len(fetcher)])
     return _as_double(batch) if config.trainer.precision == "64-true" else batch
+
+
+def may_be_loaded_whole(config: ExperimentConfig, batches: Batches) -> bool:
+    """Return True if a micro-batch as large as in training costs little time and memory."""
+    size = micro_batch_size(config)
+    sample_bytes = sum(each.nbytes for each in tensors_in(batches.small)) / SMALL
+    return size <= LARGEST_BATCH and size * sample_bytes <= LARGEST_BATCH_BYTES
 
 
 def micro_batch_size(config: ExperimentConfig) -> int:

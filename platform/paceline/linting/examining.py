@@ -12,18 +12,15 @@ import torch
 from paceline._compat.torch import FakeTensorMode
 from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
-from paceline.engine.batches import tensors_in
 from paceline.engine.trial_steps import undisturbed
 from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.linting.building import (
-    LARGEST_BATCH,
-    SMALL,
     Batches,
     build_batches,
     build_fake_task,
     build_task,
+    may_be_loaded_whole,
     micro_batch,
-    micro_batch_size,
 )
 from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors, untold_failures
 from paceline.linting.finding import Finding
@@ -32,8 +29,6 @@ from paceline.linting.subject import Obstacle, Subject
 from paceline.linting.tracing import LARGEST_REAL, TaskTrace, run_once, trace
 from paceline.tasks._task import Task
 
-LARGEST_BATCH_BYTES = 1 << 26
-"""Bytes of the largest micro-batch that is run to see whether training would end with an error."""
 _ELSEWHERE = re.compile(r"cuda|gpu|nccl|triton|process group|active drivers|fp16 and bf16|'cpu'", re.IGNORECASE)
 """Parts of errors that another device, or several ranks, may not raise."""
 _log = logging.getLogger(__name__)
@@ -111,9 +106,7 @@ def _ends_training(config: ExperimentConfig, batches: Batches, first: Exception)
         text_of(first)
     ):
         return False
-    size = micro_batch_size(config)
-    sample_bytes = sum(each.nbytes for each in tensors_in(batches.small)) / SMALL
-    if size > LARGEST_BATCH or size * sample_bytes > LARGEST_BATCH_BYTES:
+    if not may_be_loaded_whole(config, batches):
         return False
     try:
         batch = micro_batch(config, batches.datasets)

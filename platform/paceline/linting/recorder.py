@@ -157,16 +157,14 @@ class ForwardRecorder(TorchFunctionMode):
         if origin is not None and name in (*LOSSES, "softmax"):
             self.record.flows.append(Flow(origin[1], self.call(name)))
         if name in CLASS_LOSSES and len(given) > 1 and (known := self._of_batch.get(id(given[1]))):
-            self._note_class_numbers(name, given[0], *known, kwargs)
+            ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", IGNORED)
+            self._note_class_numbers(name, given[0], *known, ignored)
         if _drops(name, args, kwargs) and (call := self.call(name)).line is not None:
             self.record.dropouts.append(call)
 
-    def _note_class_numbers(
-        self, name: str, logits: Tensor, targets: Tensor, position: int, kwargs: Mapping[str, Any]
-    ) -> None:
+    def _note_class_numbers(self, name: str, logits: Tensor, targets: Tensor, position: int, ignored: int) -> None:
         if not targets.is_floating_point() and logits.dim():
             classes = logits.shape[min(1, logits.dim() - 1)]
-            ignored = kwargs.get("ignore_index", IGNORED)
             self.record.class_numbers.append(ClassNumbers(self.call(name), classes, position, ignored))
 
     def _follow(self, func: Any, name: str, kwargs: Mapping[str, Any], given: list[Tensor], result: Any) -> None:

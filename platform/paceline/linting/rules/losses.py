@@ -6,7 +6,7 @@ from torch import Tensor
 
 from paceline.config.lightning import HINT, has_other_task
 from paceline.engine.batches import tensors_in
-from paceline.linting.building import LARGEST_BATCH, micro_batch, micro_batch_size
+from paceline.linting.building import may_be_loaded_whole, micro_batch
 from paceline.linting.calls import Flow
 from paceline.linting.finding import Fault
 from paceline.linting.subject import Subject
@@ -70,8 +70,8 @@ def targets_out_of_range(subject: Subject) -> Iterator[Fault]:
     found = subject.trace.training.class_numbers if subject.trace else []
     if not found or subject.batches is None:
         return
-    is_small = micro_batch_size(subject.config) <= LARGEST_BATCH
-    batch = micro_batch(subject.config, subject.batches.datasets) if is_small else subject.batches.large
+    whole = may_be_loaded_whole(subject.config, subject.batches)
+    batch = micro_batch(subject.config, subject.batches.datasets) if whole else subject.batches.large
     tensors = [*tensors_in(batch)]
     for each in found:
         targets = tensors[each.position]

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from paceline import Task
 from paceline.config.experiment import validate
@@ -22,7 +22,7 @@ from paceline.errors import EnvironmentFault, UnusableCode
 from paceline.linting.examining import lint
 from paceline.tasks.base import TaskOutput
 from support.golden import Golden
-from support.lint import full_batches, plants
+from support.lint import full_batches, plants, task_plants
 from support.logged import Logged
 
 
@@ -105,6 +105,19 @@ def test_an_error_that_ends_training_is_an_error_of_lint(data: Any, code: str, p
     found = lint(plants.config(data=data))
     assert [(finding.rule, finding.place, finding.severity) for finding in found] == [(code, place, "error")]
     golden(f"{found[0].reason} ({found[0].hint})")
+
+
+@pytest.mark.parametrize("ignored", [(None, None, 255), ()], ids=["by-position", "not-at-all"])
+def test_targets_that_do_not_count_are_in_no_range(ignored: tuple[Any, ...]) -> None:
+    def loss(task: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits, targets, *ignored, reduction="sum")
+
+    def data() -> Any:
+        both = TensorDataset(torch.randn(64, plants.CHANNELS, 8, 8), torch.tensor([0, 1, 2, 255] * 16))
+        return both, both
+
+    found = lint(plants.config(data=data, task=task_plants.task_with(loss)))
+    assert [finding.rule for finding in found] == ([] if ignored else ["targets-out-of-range"])
 
 
 def test_torch_logs_no_failure_on_fake_tensors(logged: Logged) -> None:
