@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paceline.cluster.final_report import read_outcome
-from paceline.cluster.run_folder import SUMMARY, RunFolder
+from paceline.cluster.run_folder import RunFolder
 from paceline.errors import EnvironmentFault
 from paceline.places import default_storage, place_of
 from paceline.redaction import redact_tree
 from paceline.runs.finding import FoundRun, Kind, runs_under
-from paceline.runs.reopening import status_of, summary_of
+from paceline.runs.reopening import status_of, summary_in, summary_of
 from paceline.storage.address import LAUNCH, StoreAddress, is_address, parse
 from paceline.storage.lease import is_held
 from paceline.storage.remote_folder import RemoteFolder
@@ -117,7 +117,7 @@ def _status_in(data: bytes, home: StoreAddress) -> tuple[str, str]:
         return DAMAGED, ""
     if status == "running":
         return ("running" if is_running else "interrupted"), ""
-    return status, str(content.get(SUMMARY, ""))
+    return status, summary_in(content)
 
 
 def _started(run_id: str) -> str:

@@ -1,6 +1,7 @@
 """`load_run`, `load_sweep`: a result from its folder, also of one that the command line has run, or that was killed."""
 
 import fcntl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,7 +245,11 @@ def summary_of(found: FoundRun) -> str:
     Raises:
         EnvironmentFault: its file is damaged.
     """
-    content = _folder_of(found).read()
+    return summary_in(_folder_of(found).read())
+
+
+def summary_in(content: Mapping[str, Any]) -> str:
+    """The same from the content of a file; what was interrupted may still hold that of an earlier launch."""
     return str(content.get(SUMMARY, "")) if content.get("status") in ("finished", "failed") else ""
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.errors import EnvironmentFault
 from paceline.runs.finding import find_run, runs_under, trials_of
+from paceline.runs.reopening import summary_in
 from support.golden import Golden
 from support.refusals import refused
 
@@ -110,3 +111,12 @@ def test_a_run_is_found_by_its_id_in_mlflow(storage: Path) -> None:
         (tracking / "uploaded.json").write_text(json.dumps({"run_id": f"{number:032x}"}))
     assert find_run(f"{1:032x}").folder == storage / "mnist" / OLD
     assert find_run(f"{2:032x}").folder == storage / "mnist" / SWEEP / "trials" / "0001"
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"), [("finished", "the best"), ("failed", "the best"), ("interrupted", ""), ("running", "")]
+)
+def test_a_summary_is_that_of_what_has_ended(status: str, shown: str) -> None:
+    """One that was extended or resumed still has the summary of its earlier end."""
+    assert summary_in({"status": status, "summary": "the best"}) == shown
+    assert summary_in({"status": status}) == ""
