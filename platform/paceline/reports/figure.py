@@ -48,6 +48,7 @@ class Picture(Figure):
 
     def png(self) -> bytes:
         """Return the file."""
+        self._lay_out()
         data = BytesIO()
         self.savefig(data, format="png", facecolor=theme.LIGHT["card"])
         return data.getvalue()
@@ -60,6 +61,7 @@ class Picture(Figure):
         Args:
             title: its name for those who cannot see it.
         """
+        self._lay_out()
         data = BytesIO()
         # text stays text, and the same chart has the same ids
         with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paceline"}):
@@ -81,6 +83,12 @@ class Picture(Figure):
         ElementTree.register_namespace("", _SVG)
         ElementTree.register_namespace("xlink", _LINK)
         return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+    def _lay_out(self) -> None:
+        """Place everything, once. matplotlib does so for each file, and draws the figure one more time for it."""
+        if (engine := self.get_layout_engine()) is not None:
+            engine.execute(self)
+            self.set_layout_engine(None)
 
     def _add_tips(self, root: ElementTree.Element) -> None:
         groups = {group.get("id", ""): group for group in root.iter(f"{{{_SVG}}}g")}
