@@ -77,10 +77,14 @@ class SeededFetcher(Fetcher):
         """Return the samples `ids` (int64, [batch]) of an epoch as one batch."""
         if self.is_sliced:
             return self.dataset.batch(ids, self.seed, epoch)  # type: ignore[union-attr]
-        samples = [self._sample(epoch, index) for index in ids.tolist()]
+        samples = self.samples(epoch, ids)
         if self.collate is not default_collate:
             seed_collation(self.seed, epoch, ids)
         return self.collate(samples)
+
+    def samples(self, epoch: int, ids: torch.Tensor) -> list[Any]:
+        """Return the samples of `fetch` one by one, before they are made into a batch; not of a sliced data set."""
+        return [self._sample(epoch, index) for index in ids.tolist()]
 
     def _sample(self, epoch: int, index: int) -> Any:
         seed_everything(mix(self.seed, epoch, index))

@@ -25,6 +25,14 @@ LARGEST_BATCH, LARGEST_BATCH_BYTES = 256, 1 << 26
 """Samples and bytes of the largest micro-batch that is loaded as a whole."""
 
 
+class CollationFailed(Exception):
+    """Samples that can be loaded one by one do not make a batch."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        first = next(iter(text_of(error).splitlines()), "")
+        super().__init__(f"{number} samples do not make a batch: {type(error).__name__}: {first}")
+
+
 @dataclass(frozen=True)
 class Batches:
     """Batches of the data, and their number."""
@@ -67,7 +75,12 @@ def build_fake_task(config: ExperimentConfig, mode: FakeTensorMode) -> Task:
 
 
 def build_batches(config: ExperimentConfig) -> Batches:
-    """Return a small and a larger batch of the training set."""
+    """Return a small and a larger batch of the training set.
+
+    Raises:
+        CollationFailed: the samples do not make a micro-batch as large as in training.
+        Exception: of the user's data.
+    """
     data: Any = config.data
     if data.describe() == "synthetic":  # the only data set whose size the config sets
         few = max(LARGE, data.num_classes)
@@ -84,11 +97,12 @@ def micro_batch(config: ExperimentConfig, datasets: DataSets) -> Any:
     """Return a micro-batch of the training set, as large as in training, in random order.
 
     Raises:
+        CollationFailed: the samples do not make such a batch.
         Exception: of the user's data.
     """
     fetcher = SeededFetcher(datasets.train, config.seed, datasets.collate_fn)
     size, order = micro_batch_size(config), torch.randperm(len(fetcher), generator=torch.Generator().manual_seed(0))
-    batch = fetcher.fetch(0, order[torch.arange(size) % len(fetcher)])
+    batch = _collated(fetcher, order[torch.arange(size) % len(fetcher)])
     return _as_double(batch) if config.trainer.precision == "64-true" else batch
 
 
@@ -109,12 +123,13 @@ def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any
     """Return two batches. If the collation refuses small ones: one and two micro-batches, or one micro-batch twice.
 
     Raises:
-        Exception: the collation raises it for a micro-batch as well.
+        CollationFailed: the collation refuses a micro-batch as well.
+        Exception: a sample cannot be loaded.
     """
     own = micro_batch_size(config)
 
     def pair(small: int, large: int) -> tuple[Any, Any]:
-        return tuple(fetcher.fetch(0, torch.arange(size) % len(fetcher)) for size in (small, large))
+        return tuple(_collated(fetcher, torch.arange(size) % len(fetcher)) for size in (small, large))
 
     for small, large in ((SMALL, LARGE), (own, own * LARGE // SMALL)):
         try:
@@ -122,6 +137,16 @@ def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any
         except Exception:  # a collation may refuse a size in any way; a fault at every size is raised below
             continue
     return pair(own, own)
+
+
+def _collated(fetcher: SeededFetcher, ids: torch.Tensor) -> Any:
+    try:
+        return fetcher.fetch(0, ids)
+    except Exception as error:
+        if fetcher.is_sliced:
+            raise
+        fetcher.samples(0, ids)  # raises if it is a sample that cannot be loaded
+        raise CollationFailed(len(ids), error) from error
 
 
 def _as_double(batch: Any) -> Any:

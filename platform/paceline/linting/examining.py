@@ -16,6 +16,7 @@ from paceline.engine.trial_steps import undisturbed
 from paceline.errors import PacelineError, UnusableCode, text_of
 from paceline.linting.building import (
     Batches,
+    CollationFailed,
     build_batches,
     build_fake_task,
     build_task,
@@ -68,6 +69,8 @@ def examine(config: ExperimentConfig) -> Subject:
 def _batches(config: ExperimentConfig) -> tuple[Batches | None, Obstacle | None]:
     try:
         return build_batches(config), None
+    except CollationFailed as error:
+        return None, Obstacle("data", str(error), ends_training=True)
     except Exception as error:  # of user code, or of files that only the cluster has
         return None, _obstacle("data", "the data cannot be loaded here", error)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,7 @@ from paceline.config.data import Sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.steps import epoch_steps, training_steps
 from paceline.errors import UnusableCode
-from paceline.linting.building import Batches
+from paceline.linting.building import Batches, may_be_loaded_whole, micro_batch
 from paceline.linting.tracing import TaskTrace
 from paceline.tasks._task import Task
 
@@ -60,6 +61,18 @@ class Subject:
     def micro_batch(self) -> int | None:
         """Samples of one forward pass of one rank; None while it is open."""
         return self.settled_sizes.micro_batch_size if self.settled_sizes else None
+
+    @cached_property
+    def whole_batch(self) -> Any | None:
+        """A micro-batch as large as in training, in random order; None where that takes much time or memory.
+
+        Raises:
+            CollationFailed: the samples do not make such a batch.
+            Exception: of the user's data.
+        """
+        if self.batches is None or not may_be_loaded_whole(self.config, self.batches):
+            return None
+        return micro_batch(self.config, self.batches.datasets)
 
     @property
     def global_batch(self) -> int:

@@ -92,4 +92,11 @@ CONFIG_CASES = [
         {"data": task_plants.labelled(first=0)},
         "error",
     ),
+    Case(
+        "samples-of-different-shapes",
+        "data",
+        {"data": task_plants.photographs(growth=1)},
+        {"data": task_plants.photographs(growth=0)},
+        "error",
+    ),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from paceline import Task
 from paceline.tasks.base import TaskOutput
@@ -105,6 +105,27 @@ def labelled(first: int) -> Callable[[], Any]:
     def build() -> Any:
         dataset = TensorDataset(torch.randn(64, CHANNELS, 8, 8), torch.arange(64) // (64 // CLASSES) + first)
         return dataset, Subset(dataset, range(8))
+
+    return build
+
+
+class Photographs(Dataset[tuple[Tensor, int]]):
+    """Images of which the first ones are of equal size, and those behind them `growth` larger."""
+
+    def __init__(self, growth: int) -> None:
+        self.growth = growth
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        size = 8 + self.growth * (index >= len(self) // 2)
+        return torch.randn(CHANNELS, size, size), index % CLASSES
+
+
+def photographs(growth: int) -> Callable[[], Any]:
+    def build() -> Any:
+        return Photographs(growth), Photographs(0)
 
     return build
 

@@ -64,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     learning.sqrt_rule_with_sgd,
     learning.large_batch_without_warmup,
     learning.large_batch_decays_norms,
+    batches.samples_of_different_shapes,
     batches.small_micro_batches,
     loops.images_loaded_in_training_process,
     loops.samples_taken_one_by_one,

@@ -1,11 +1,21 @@
-"""Batches that leave a GPU idle."""
+"""Batches that cannot be made, or leave a GPU idle."""
 
 from collections.abc import Iterator
 
+from paceline.linting.building import CollationFailed
 from paceline.linting.finding import Fault
 from paceline.linting.subject import Subject
 
 SMALL = 8
+
+
+def samples_of_different_shapes(subject: Subject) -> Iterator[Fault]:
+    """Samples of which only some make a batch, so that training ends when others meet."""
+    try:
+        _ = subject.whole_batch
+    except CollationFailed as error:
+        hint = "make all samples of one shape (crop, resize, pad), or return a `collate_fn` with the data"
+        yield Fault("data", f"{error}; the first ones do", hint, "error")
 
 
 def small_micro_batches(subject: Subject) -> Iterator[Fault]:

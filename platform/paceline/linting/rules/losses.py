@@ -6,7 +6,6 @@ from torch import Tensor
 
 from paceline.config.lightning import HINT, has_other_task
 from paceline.engine.batches import tensors_in
-from paceline.linting.building import may_be_loaded_whole, micro_batch
 from paceline.linting.calls import Flow
 from paceline.linting.finding import Fault
 from paceline.linting.subject import Subject
@@ -70,9 +69,8 @@ def targets_out_of_range(subject: Subject) -> Iterator[Fault]:
     found = subject.trace.training.class_numbers if subject.trace else []
     if not found or subject.batches is None:
         return
-    whole = may_be_loaded_whole(subject.config, subject.batches)
-    batch = micro_batch(subject.config, subject.batches.datasets) if whole else subject.batches.large
-    tensors = [*tensors_in(batch)]
+    batch = subject.whole_batch
+    tensors = [*tensors_in(subject.batches.large if batch is None else batch)]
     for each in found:
         targets = tensors[each.position]
         counted = targets[targets != each.ignored]

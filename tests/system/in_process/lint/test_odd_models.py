@@ -96,10 +96,24 @@ class Labelled(Dataset[tuple[Tensor, str]]):
         return torch.zeros(plants.CHANNELS, 8, 8), "cat"
 
 
+class Uneven(Dataset[tuple[Tensor, int]]):
+    """Images of two sizes in turn."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.zeros(plants.CHANNELS, 8, 8 + index % 2), 0
+
+
 @pytest.mark.parametrize(
     ("data", "code", "place"),
-    [(Labelled, "not-two-sets", "data"), (lambda: (Labelled(), Labelled()), "wrong-target", "task")],
-    ids=["dataset-class", "targets-are-text"],
+    [
+        (Labelled, "not-two-sets", "data"),
+        (lambda: (Labelled(), Labelled()), "wrong-target", "task"),
+        (lambda: (Uneven(), Uneven()), "could-not-be-run", "data"),
+    ],
+    ids=["dataset-class", "targets-are-text", "samples-of-two-sizes"],
 )
 def test_an_error_that_ends_training_is_an_error_of_lint(data: Any, code: str, place: str, golden: Golden) -> None:
     found = lint(plants.config(data=data))
