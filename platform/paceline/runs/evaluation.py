@@ -1,5 +1,6 @@
 """`evaluate` and `predict`: find the run, then evaluate one of its checkpoints."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ def evaluate(
     """Return metrics of a run's checkpoint.
 
     Args:
-        run: see `find_run`; of a sweep, its best trial.
+        run: see `find_run`; of a sweep, its best trial. Warns where a name has both runs and sweeps.
         sets: see `RunResult.evaluate`.
         storage: the folder that holds the runs, or its address; by default PACELINE_STORAGE, else `runs` in the working
             folder.
@@ -82,7 +83,10 @@ def predict_found(
 
 
 def _result(run: str | Path, storage: str | Path | None, trust: bool) -> RunResult:
-    return _trusted(find_run(run, storage), trust)[1]
+    asked = find_run(run, storage)
+    if asked.note:
+        warnings.warn(asked.note, stacklevel=3)  # the line that called `evaluate` or `predict`
+    return _trusted(asked, trust)[1]
 
 
 def _trained(run: str | Path, storage: str | Path | None, trust: bool, options: EvaluationOptions) -> TrainedRun:

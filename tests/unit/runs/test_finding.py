@@ -1,11 +1,13 @@
 """The run that is meant by a name, an id or a folder."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from paceline.errors import EnvironmentFault
+from paceline import evaluate, predict
+from paceline.errors import EnvironmentFault, PacelineError
 from paceline.runs.finding import find_run, runs_under, trials_of
 from paceline.runs.reopening import summary_in
 from support.golden import Golden
@@ -62,6 +64,14 @@ def test_a_name_of_runs_and_sweeps_tells_what_else_it_means(storage: Path) -> No
     assert (sweep.folder, sweep.passed_over) == (newer, run)
     assert (sweep.preferring("run"), sweep.preferring("sweep"), run.preferring("run")) == (run, sweep, run)
     assert f"mnist/{NEW}" in sweep.note
+
+
+def test_python_calls_warn_of_a_name_of_runs_and_sweeps(storage: Path) -> None:
+    calls: tuple[Callable[[str], object], ...] = (evaluate, predict)
+    for call in calls:
+        with pytest.warns(UserWarning, match=SWEEP) as caught, pytest.raises(PacelineError):
+            call("mnist")  # whose folder holds no config
+        assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("text", [f"mnist/{NEW}", "other"])
