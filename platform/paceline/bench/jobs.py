@@ -25,6 +25,8 @@ THROUGHPUT = "paceline.bench.throughput:throughput"
 
 NO_ROOM = "no-room"
 """Kind of an answer to a job for whose workers the resources are lacking."""
+TOO_SLOW = "too-slow"
+"""Kind of an answer to a job that has reached its limit."""
 
 
 @dataclass(frozen=True)
@@ -93,14 +95,14 @@ class Answer:
     problem: str = ""
     """Reason for the failure; empty if the job succeeded."""
     kind: str = ""
-    """`error`, `oom` or `diverged` if the job failed; `lost` if its workers died, and `no-room` if there is none for
-    them."""
+    """`error`, `oom` or `diverged` if the job failed; `lost` if its workers died, `too-slow` if they reached its limit,
+    and `no-room` if there is none for them."""
 
 
 def gave_up(job: Job, study: StudyKind) -> Answer:
     """Return the answer to a job that has reached its limit."""
     hint = f"if it is no more than slow, raise {study.section}.budget_seconds"
-    return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended: {hint}", kind="lost")
+    return Answer(problem=f"it took more than {job.limit_seconds:.0f} s, and was ended: {hint}", kind=TOO_SLOW)
 
 
 def part_of(config: ExperimentConfig) -> TrialWorkerSpec:

@@ -36,6 +36,7 @@ from paceline.tuneups.techniques import (
     Technique,
     loader_processes,
     techniques_for,
+    untried_fixes,
     with_fixes,
     within_reach,
 )
@@ -110,10 +111,12 @@ class TuneupCourse:
             told = f"speeds are those to the same result, as {named} measured it: critical batch {critical}"
             self._note("scale-study", told)
         self._diagnose()
+        techniques = with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config)
+        if left := untried_fixes(techniques, self._splits.fixes, self._config):
+            told = "; ".join(f"{name} ({reason})" for name, reason in left.items())
+            self._note("untried-fixes", f"fixes of the bottleneck that are not tried by themselves: {told}")
         self._techniques = self._peaks.without_too_large(
-            within_reach(
-                with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config), self._scale_study
-            ),
+            within_reach(techniques, self._scale_study),
             self._screening.memory,
             facts.device_memory_bytes,
         )
@@ -331,9 +334,8 @@ class TuneupCourse:
     def _findings(self, found: Recommendation) -> Findings:
         self._notes += self._gate.notes
         results = tuple(self._result(technique, found) for technique in self._techniques)
-        untried = [each.name for each in results if each.is_untried]
-        if untried:
-            self._note("no-time", f"{MORE_TIME}, of {len(untried)} techniques: {', '.join(untried)}")
+        if untried := [each.name for each in results if each.is_untried]:
+            self._note("no-time", self._untried_text(untried))
         if undecided := [each for each in results if _builds_to_come(each) and not each.is_decided]:
             self._note("undecided", self._undecided_text(undecided))
         if any(each.is_memory_predicted for each in results):
@@ -354,6 +356,16 @@ class TuneupCourse:
             beside=tuple(self._combining.beside),
             notes=tuple(self._notes),
         )
+
+    def _untried_text(self, names: Sequence[str]) -> str:
+        """Return the note about techniques without a result, with the time that screening them would take, where
+        that is known: it is not for one that was ended at its time limit."""
+        told = f"{MORE_TIME}, of {counted(len(names), 'technique')}: {', '.join(names)}"
+        pairs = [self._screened.get(name) for name in names]
+        if waiting := [pair for pair in pairs if pair is None or not pair.is_too_slow]:
+            seconds = len(waiting) * self._screening.longest
+            told += f"; to screen {len(waiting)} of them takes some {seconds:,.0f} s"
+        return told
 
     def _undecided_text(self, results: Sequence[TechniqueResult]) -> str:
         """Return the note about techniques that had too few builds."""

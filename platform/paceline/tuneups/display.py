@@ -94,7 +94,7 @@ class PlainWatcher(PlainListener):
 def screened_text(pair: ScreenedPair) -> str:
     """Return a pair's figures: `1.21x (1.18-1.25), faster`."""
     if pair.problem:
-        return f"cannot be run: {pair.problem}"
+        return pair.problem if pair.is_too_slow else f"cannot be run: {pair.problem}"
     return f"{pair.interval.text().replace(' (', 'x (', 1)}, {pair.seen}"
 
 

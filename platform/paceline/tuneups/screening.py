@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
-from paceline.bench.jobs import Answer, Job, part_of
+from paceline.bench.jobs import TOO_SLOW, Answer, Job, part_of
 from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.execution import DeviceMemory
@@ -47,6 +47,8 @@ class ScreenedPair:
     pairs: list[Pair] = field(default_factory=list)
     problem: str = ""
     """Reason why it cannot be measured; empty if it can."""
+    is_too_slow: bool = False
+    """True if it was ended at the time limit of a benchmark, so that it may well run where there is more time."""
     warnings: list[str] = field(default_factory=list)
     """Warnings raised while the technique was built."""
     build_seconds: float = 0.0
@@ -158,6 +160,7 @@ class Screening:
         limit = self._clock.patience + self.fewest_seconds(screened.baseline, screened.technique)
         answer = self._bench.do(Job(BENCHMARK, parts, options, limit))
         screened.benchmarks += 1
+        screened.is_too_slow = answer.kind == TOO_SLOW
         if answer.problem:
             screened.problem = answer.problem
         else:

@@ -38,6 +38,8 @@ def result_of(
         return plain
     if pair is None or (not pair.pairs and not pair.problem):
         return replace(plain, is_untried=True)
+    if pair.is_too_slow:
+        return replace(plain, reason=pair.problem, is_untried=True)
     if pair.problem:
         return replace(plain, reason=f"it cannot be run: {pair.problem}")
     if build_problem:

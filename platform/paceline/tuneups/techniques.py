@@ -128,6 +128,23 @@ def with_fixes(
     return [*first, *(technique for technique in techniques if technique not in first)]
 
 
+def untried_fixes(
+    techniques: Sequence[Technique], fixes: Sequence[Technique], config: ExperimentConfig
+) -> dict[str, str]:
+    """Return the reason for each fix that is not among the techniques under its own name, and that no setting of the
+    tune-up leaves out: another technique sets the same, or it contradicts the config."""
+    asked = config.tuneup or TuneupConfig()
+    names = {technique.name for technique in techniques}
+    left = [fix for fix in fixes if fix.name not in names and not asked.leaves_out(fix.name)]
+    known = {_text_of(technique, config): technique.name for technique in techniques} if left else {}
+    texts = {fix.name: _text_of(fix, config) for fix in left}
+    return {
+        name: f"the same as {known[text]}" if text else "it contradicts the config"
+        for name, text in texts.items()
+        if text in known or not text
+    }
+
+
 def within_reach(techniques: Sequence[Technique], study: EarlierStudy | None) -> list[Technique]:
     """Do not try the fixes with a batch that a scale study found too large."""
 

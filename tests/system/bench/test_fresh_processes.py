@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.bench.bench import LocalBench
-from paceline.bench.jobs import TRAIN, Answer, Job, part_of
+from paceline.bench.jobs import TOO_SLOW, TRAIN, Answer, Job, part_of
 from support.bench.study import STUDY
 from support.bench.tasks import WHERE, Dying, Hanging, Listed
 from support.toys import PointsTask, toy_config
@@ -31,10 +31,10 @@ def test_each_job_is_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("separate_processes_are_forked")
-@pytest.mark.parametrize(("task", "limit_seconds"), [(Dying, 100.0), (Hanging, 3.0)])
-def test_one_that_dies_or_hangs_is_lost(task: type[PointsTask], limit_seconds: float) -> None:
+@pytest.mark.parametrize(("task", "limit_seconds", "kind"), [(Dying, 100.0, "lost"), (Hanging, 3.0, TOO_SLOW)])
+def test_one_that_dies_or_hangs_is_given_up(task: type[PointsTask], limit_seconds: float, kind: str) -> None:
     begun = time.monotonic()
     answer = trained(task, limit_seconds)
-    assert (answer.kind, answer.values) == ("lost", {})
+    assert (answer.kind, answer.values) == (kind, {})
     assert answer.problem
     assert time.monotonic() - begun < 60

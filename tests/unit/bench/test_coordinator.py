@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.bench.coordinator import LOSSES, JobCoordinator
-from paceline.bench.jobs import Answer, Job, gave_up
+from paceline.bench.jobs import TOO_SLOW, Answer, Job, gave_up
 from support.bench.study import STUDY
 
 JOB = Job("module:function", ())
@@ -95,7 +95,7 @@ async def test_a_job_that_is_given_up_is_answered_and_new_workers_do_the_next_on
     given_up = gave_up(replace(JOB, limit_seconds=60.0), STUDY)
     await coordinator.give_up(given_up)
     assert await hanging == given_up
-    assert given_up.kind == "lost"
+    assert given_up.kind == TOO_SLOW
     asked = asyncio.create_task(coordinator.do(JOB))
     work = await taken(coordinator, await entered(coordinator, b"new worker"))  # the old one is ended
     await coordinator.finish(work.number, Answer({"found": 2}))

@@ -24,6 +24,7 @@ from paceline.tuneups.techniques import (
     batch_overrides,
     fix_technique,
     techniques_for,
+    untried_fixes,
     with_fixes,
     within_reach,
 )
@@ -229,6 +230,8 @@ def test_fixes_come_first_and_none_is_tried_twice() -> None:
     found = with_fixes(techniques, [rarer, larger], plain())
     assert [each.name for each in found[:2]] == ["log-every-50", "fix-small-batch-1"]
     assert len(found) == len(techniques) + 1
+    (same,) = untried_fixes(found, [rarer, larger], plain()).items()
+    assert (same[0], "log-every-50" in same[1]) == ("fix-logging-1", True)
     assert (larger.family, larger.computes) == ("batch", "differently")
     assert (rarer.family, rarer.computes) == ("fix-logging-1", "same")
 
@@ -261,9 +264,13 @@ def test_a_fix_that_is_skipped_or_contradicts_the_config_is_not_tried() -> None:
     found = {each.name: each.why_not for each in with_fixes(techniques_for(config, FACTS), fixes, config)}
     assert found["log-every-50"] == SKIPPED
     assert not [name for name in found if name.startswith("fix-")]
+    assert list(untried_fixes(with_fixes(techniques_for(config, FACTS), fixes, config), fixes, config)) == [
+        "fix-logging-1"
+    ]
     config = plain(trainer__deterministic=True)
     fix = fix_technique("fix-data-1", {"trainer.cudnn_benchmark": True}, "why")
     assert with_fixes(techniques_for(config, FACTS), [fix], config) == techniques_for(config, FACTS)
+    assert list(untried_fixes(techniques_for(config, FACTS), [fix], config)) == ["fix-data-1"]
 
 
 def test_a_batch_size_schedule_is_kept() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.bench.bench import LocalBench
-from paceline.bench.jobs import TRAIN, Answer, Job, part_of
+from paceline.bench.jobs import TOO_SLOW, TRAIN, Answer, Job, part_of
 from paceline.bench.limits import LimitReached, raising_after
 from support.bench.study import STUDY
 from support.toys import PointsTask, toy_config
@@ -89,7 +89,7 @@ def test_a_job_that_hangs_is_given_up_and_the_next_one_is_done(
 ) -> None:
     monkeypatch.setattr("paceline.bench.limits.AGAIN_SECONDS", 0.05)
     assert trained(bench, PointsTask).problem == ""  # everything that it imports is there now
-    assert trained(bench, task, limit_seconds=0.3).kind == "lost"
+    assert trained(bench, task, limit_seconds=0.3).kind == TOO_SLOW
     assert trained(bench, PointsTask).problem == ""
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from paceline.bench.jobs import Answer, Job
+from paceline.bench.jobs import Answer, Job, gave_up
 from paceline.errors import RunFailed
 from paceline.tuneups.confirmation import AA, SHARE_BUILDS, Share
 from paceline.tuneups.explanations import explanation
 from paceline.tuneups.recommendation import _adds_something
 from paceline.tuneups.screening import PAIRS
 from paceline.tuneups.statistics.intervals import Interval
+from support.bench.study import STUDY
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
@@ -386,13 +387,35 @@ def test_what_runs_out_of_memory_beside_the_baseline_is_measured_in_turn() -> No
     assert done.findings.recommended == PLANTED["faster"]
 
 
+def test_what_reaches_its_time_limit_is_not_tried_instead_of_not_applicable() -> None:
+    class Slow(SimulatedBench):
+        def do(self, job: Job) -> Answer:
+            if job.name == "benchmark" and is_set(json.loads(job.configs[1].config_json), "slower"):
+                self.clock.now += job.limit_seconds
+                return gave_up(job, STUDY)
+            return super().do(job)
+
+    done = tuned(kind=Slow)
+    assert done.technique("slower").is_untried
+    assert not done.technique("slower").is_decided
+    assert "tuneup.budget_seconds" in done.technique("slower").reason
+    assert "slower" in done.notes["no-time"]
+    assert done.findings.recommended == PLANTED["faster"]
+
+
+def test_a_fix_that_another_technique_covers_is_named_in_a_note() -> None:
+    done = tuned(config=of_techniques({**PLANTED, "dropping": {"data.drop_last": True}}))
+    assert all(name in done.notes["untried-fixes"] for name in ("fix-data-1", "dropping"))
+    assert "untried-fixes" not in tuned().notes
+
+
 def test_a_build_that_hangs_does_not_take_more_than_the_budget() -> None:
     class Hanging(SimulatedBench):
         def do(self, job: Job) -> Answer:
             if job.name != "build":
                 return super().do(job)
             self.clock.now += job.limit_seconds
-            return Answer(problem="it took too long", kind="lost")
+            return gave_up(job, STUDY)
 
     done = tuned(kind=Hanging)
     assert done.clock.now < 600 + 150 + 30  # a quarter of the budget is the patience
