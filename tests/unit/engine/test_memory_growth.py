@@ -16,8 +16,8 @@ from paceline.tasks.base import TaskOutput
 from support.toys import built, tensors, toy_config
 
 SAMPLES, BATCH = 80, 16
-LOOKS = (100, 200, 300)
-"""Steps between which memory must not grow. Each ends an epoch, and is logged."""
+LOOKS = (600, 700, 800)
+"""Steps between which memory must not grow. Each ends an epoch, and is logged. Caches of torch fill up before."""
 LEAKED_BLOCKS = 100
 """Of a leak of one object a step, from each look to the next."""
 
