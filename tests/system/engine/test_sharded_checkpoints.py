@@ -175,7 +175,7 @@ def save_each(ranks: DistContext, folder: Path, runs: dict[str, dict[str, Any]])
     return {case: save(ranks, folder / case, **overrides) for case, overrides in runs.items()}
 
 
-@pytest.mark.parametrize("world_size", SAVED)
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_checkpoint_holds_the_state_to_the_bit(world_size: int, tmp_path: Path) -> None:
     states = run_ranks(save_each, world_size, tmp_path, SAVED[world_size])[0]
     for case, state in states.items():

@@ -56,7 +56,10 @@ def saved(build: Callable[[], nn.Module], lengths: list[int], file: Path) -> nn.
 
 
 @pytest.mark.parametrize("build", [bert, gpt2])
-@pytest.mark.parametrize("lengths", [[12] * 5, [7, 12, 5, 9, 16]], ids=["one length", "padded"])
+@pytest.mark.parametrize(
+    "lengths",
+    [pytest.param([12] * 5, marks=pytest.mark.slow, id="one length"), pytest.param([7, 12, 5, 9, 16], id="padded")],
+)
 def test_other_batch_sizes_and_sequence_lengths(build: Any, lengths: list[int], tmp_path: Path) -> None:
     model = saved(build, lengths, tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2").module()

@@ -59,6 +59,7 @@ def displayed(cell: Any, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "cell", "eval"), names)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_the_cells_go_from_config_to_pictures_in_a_few_lines(folder: Path) -> None:
     cells = code_cells(notebook())

@@ -79,7 +79,7 @@ TWENTY_PERCENT = {"t3": 1.2}
     ("effects", "share", "between_builds", "tuneups"),
     [
         (FIVE_PERCENT, 0.9, 0.01, FEW),
-        (TWENTY_PERCENT, 0.99, 0.02, FEW),
+        pytest.param(TWENTY_PERCENT, 0.99, 0.02, FEW, marks=SLOW),
         pytest.param(FIVE_PERCENT, 0.9, 0.01, MANY, marks=SLOW),
         *(pytest.param(TWENTY_PERCENT, 0.99, each, MANY, marks=SLOW) for each in (0.01, 0.02)),
     ],
