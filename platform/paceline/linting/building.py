@@ -1,5 +1,6 @@
 """The task and some batches for lint, with fake tensors: shapes without memory or values."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ SMALL, LARGE = 2, 4
 """Samples of the small and the large batch that are tried first."""
 LARGEST_BATCH, LARGEST_BATCH_BYTES = 256, 1 << 26
 """Samples and bytes of the largest micro-batch that is loaded as a whole."""
+_ELSEWHERE = re.compile(r"cuda|gpu|nccl|triton|process group|active drivers|fp16 and bf16|'cpu'", re.IGNORECASE)
+"""Parts of errors that another device, or several ranks, may not raise."""
 
 
 class CollationFailed(Exception):
@@ -139,11 +142,17 @@ def _fetched(fetcher: SeededFetcher, config: ExperimentConfig) -> tuple[Any, Any
     return pair(own, own)
 
 
+def may_succeed_elsewhere(error: Exception) -> bool:
+    """Return True for an error of user code that another machine, another device or several ranks may not raise."""
+    is_of_machine = isinstance(error, OSError | ImportError | NotImplementedError | MemoryError)
+    return is_of_machine or _ELSEWHERE.search(text_of(error)) is not None
+
+
 def _collated(fetcher: SeededFetcher, ids: torch.Tensor) -> Any:
     try:
         return fetcher.fetch(0, ids)
     except Exception as error:
-        if fetcher.is_sliced:
+        if fetcher.is_sliced or may_succeed_elsewhere(error):
             raise
         fetcher.samples(0, ids)  # raises if it is a sample that cannot be loaded
         raise CollationFailed(len(ids), error) from error

@@ -21,6 +21,7 @@ from paceline.linting.building import (
     build_fake_task,
     build_task,
     may_be_loaded_whole,
+    may_succeed_elsewhere,
     micro_batch,
 )
 from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors, untold_failures
@@ -30,8 +31,6 @@ from paceline.linting.subject import Obstacle, Subject
 from paceline.linting.tracing import LARGEST_REAL, TaskTrace, run_once, trace
 from paceline.tasks._task import Task
 
-_ELSEWHERE = re.compile(r"cuda|gpu|nccl|triton|process group|active drivers|fp16 and bf16|'cpu'", re.IGNORECASE)
-"""Parts of errors that another device, or several ranks, may not raise."""
 _log = logging.getLogger(__name__)
 
 
@@ -105,11 +104,7 @@ def _ends_training(config: ExperimentConfig, batches: Batches, first: Exception)
 
     A model may need batches of just that size, another device, or other ranks: then training may well succeed.
     """
-    if isinstance(first, OSError | ImportError | NotImplementedError | MemoryError) or _ELSEWHERE.search(
-        text_of(first)
-    ):
-        return False
-    if not may_be_loaded_whole(config, batches):
+    if may_succeed_elsewhere(first) or not may_be_loaded_whole(config, batches):
         return False
     try:
         batch = micro_batch(config, batches.datasets)

@@ -300,6 +300,18 @@ def test_batches_of_the_configs_size_are_tried_where_small_ones_fail(divisor: in
     assert [finding.rule for finding in found] == ["never-used"]
 
 
+def test_a_collation_that_needs_a_gpu_is_a_warning() -> None:
+    def collate(samples: Any) -> Any:
+        raise RuntimeError("No CUDA GPUs are available")
+
+    def data() -> Any:
+        both = TensorDataset(torch.randn(64, plants.CHANNELS, 8, 8), torch.arange(64) % plants.CLASSES)
+        return {"train": both, "validation": both, "collate_fn": collate}
+
+    (found,) = lint(plants.config(data=data))
+    assert (found.rule, found.place, found.severity) == ("could-not-be-run", "data", "warning")
+
+
 def unused_layer() -> nn.Module:
     class Net(nn.Module):
         def __init__(self) -> None:
