@@ -18,6 +18,7 @@ from paceline.runs.sync import Synced, SyncReport
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.store_faults import LeaseLost
 from paceline.tracking import mlflow_connection as mlflow
+from paceline.tracking import run_recorder
 from support.runs.trained_runs import extended
 from support.storage.relay import Relay
 from support.storage.training import NAME, Training
@@ -153,6 +154,7 @@ def test_the_best_checkpoint_of_an_extended_run_may_be_one_of_the_run_before(
     remote: RemoteFolder, tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_recorder, "can_upload_in_own_process", lambda folder: False)  # which imports MLflow again
     shutil.copy(prepared_database, tmp_path / "mlflow.db")
     result = extended(tmp_path, str(remote.address))
     assert result.best is not None
