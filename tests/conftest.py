@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from paceline.garbage_collection import collector_paused
-from support import leaks
+from support import forkserver, leaks
 from support.golden import GoldenPlugin
 from support.logged import Logged
 
@@ -45,8 +45,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts again")
 
 
+FORKSERVER = "forkserver"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(GoldenPlugin(config), "golden")
+    if address := getattr(config, "workerinput", {}).get(FORKSERVER):
+        forkserver.use(address)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Have all test processes fork from one server, which takes seconds of a core to import what is slow."""
+    if not _stays_in_process(node.config):
+        node.workerinput[FORKSERVER] = forkserver.address()
+
+
+def _stays_in_process(config: pytest.Config) -> bool:
+    """Return True if the tests that are asked for start no process."""
+    asked = [Path(each.partition("::")[0]).parts for each in config.args]
+    return bool(asked) and all({"unit", "in_process"} & set(parts) for parts in asked)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -153,9 +171,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """A process for each core, and one more for system tests: those on Ray wait more than they compute."""
-    is_unit = bool(config.args) and all("unit" in Path(each.partition("::")[0]).parts for each in config.args)
-    return min(len(os.sched_getaffinity(0)), 8) + (not is_unit)
+    """A process for each core, and one more where tests start processes: those on Ray wait more than they compute."""
+    return min(len(os.sched_getaffinity(0)), 8) + (not _stays_in_process(config))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -46,9 +46,13 @@ def address() -> str:
 
 
 def use(server_address: str) -> None:
-    """Have a process that comes from the server use that one, rather than start one of its own."""
+    """Have this process fork from the server of another one, rather than start one of its own."""
     server = _server()
     server._forkserver_address = server_address
+    if (
+        server._forkserver_alive_fd is None
+    ):  # what it forks gets it: the server lives as long as the one that started it
+        server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
     server.ensure_running = lambda: None
 
 

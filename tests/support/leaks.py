@@ -2,9 +2,11 @@
 
 import atexit
 import gc
+import multiprocessing
 import os
 import signal
 import time
+from contextlib import suppress
 from uuid import uuid4
 
 import psutil
@@ -22,6 +24,11 @@ def mark() -> str:
     """Mark this process, such that `left_over` knows what comes from it; returns the mark."""
     os.environ[MARK] = f"{os.getpid()}-{uuid4().hex}"
     return os.environ[MARK]
+
+
+def marked() -> dict[str, str]:
+    """Return the variables that mark what a process starts which is no child of this one."""
+    return {MARK: os.environ[MARK]} if MARK in os.environ else {}
 
 
 def left_over(token: str) -> list[psutil.Process]:
@@ -58,6 +65,9 @@ def described(process: psutil.Process) -> str:
 
 def _started_here(token: str) -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
+    for fork in multiprocessing.active_children():  # from a server that other test processes use, too
+        with suppress(psutil.NoSuchProcess):
+            children += [psutil.Process(fork.pid), *psutil.Process(fork.pid).children(recursive=True)]
     orphans = [process for process in psutil.process_iter() if process.pid != os.getpid() and _has(process, token)]
     return [process for process in {*children, *orphans} if _counts(process)]
 

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from support import forkserver
+from support import forkserver, leaks
 from support.forkserver import CONTEXT, become_ordinary
 from support.tracking import forked_uploader
 from support.tracking.recording import DEAD
@@ -47,7 +47,7 @@ class CommandProcess:
             prepare: is called in its process first.
         """
         server = forkserver.address() if self.forks_uploader else None
-        given = self.folder, arguments, self.variables, prepare, server
+        given = self.folder, arguments, {**leaks.marked(), **self.variables}, prepare, server
         self._process = self._context.Process(target=_command, args=given)
         self.process.start()
 
