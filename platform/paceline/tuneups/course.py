@@ -338,6 +338,10 @@ class TuneupCourse:
             self._note("no-time", self._untried_text(untried))
         if undecided := [each for each in results if _builds_to_come(each) and not each.is_decided]:
             self._note("undecided", self._undecided_text(undecided))
+        if begun := [
+            each for each in results if not each.is_decided and not each.is_untried and each.builds < LOOKS[0]
+        ]:
+            self._note("too-few-builds", self._begun_text(begun))
         if any(each.is_memory_predicted for each in results):
             self._note("memory-predicted", PREDICTED)
         confirmed = found.together if found.chosen else None
@@ -373,6 +377,16 @@ class TuneupCourse:
         seconds = builds * self._confirmation.seconds_of(len(results))
         names = ", ".join(each.name for each in results)
         return f"undecided: {names}; {builds} more builds would do, some {seconds:,.0f} s of tuneup.budget_seconds"
+
+    def _begun_text(self, results: Sequence[TechniqueResult]) -> str:
+        """Return the note about techniques that the tests have not looked at yet."""
+        builds = LOOKS[0] - min(each.builds for each in results)
+        seconds = builds * self._confirmation.seconds_of(len(results))
+        names = ", ".join(each.name for each in results)
+        return (
+            f"too few builds for any verdict: {names}; the first one takes {counted(builds, 'more build')}, some "
+            f"{seconds:,.0f} s of tuneup.budget_seconds"
+        )
 
     def _result(self, technique: Technique, found: Recommendation) -> TechniqueResult:
         usual = Quality("same" if technique.computes == "same" else "not measured")

@@ -13,6 +13,7 @@ from paceline.tuneups.explanations import explanation
 from paceline.tuneups.recommendation import _adds_something
 from paceline.tuneups.screening import PAIRS
 from paceline.tuneups.statistics.intervals import Interval
+from paceline.tuneups.statistics.sequential_test import LOOKS
 from support.bench.study import STUDY
 from support.golden import Golden
 from support.toys import toy_config
@@ -385,6 +386,21 @@ def test_what_runs_out_of_memory_beside_the_baseline_is_measured_in_turn() -> No
     assert done.verdicts == RIGHT
     assert all(done.technique(name).in_turn for name in PLANTED)
     assert done.findings.recommended == PLANTED["faster"]
+
+
+def test_techniques_with_too_few_builds_for_a_verdict_are_named_with_the_time_that_lacks() -> None:
+    techniques = {f"near-{number}": {"parallel.timeout_seconds": 301.0 + number} for number in range(8)}
+
+    def speed(tree: dict[str, Any]) -> float:
+        return 1000.0 * (0.9 if tree["parallel"]["timeout_seconds"] >= 301.0 else 1.0)
+
+    config = planted_config(tuneup={"techniques": techniques, "budget_seconds": 120.0, "only": list(techniques)})
+    done = tuned(speed, config=config)
+    begun = [each for each in done.findings.techniques if each.speedup is not None and each.builds < LOOKS[0]]
+    assert begun
+    assert all(each.name in done.notes["too-few-builds"] for each in begun)
+    section = {"techniques": PLANTED, "budget_seconds": 600.0, "only": ["faster"]}
+    assert "too-few-builds" not in tuned(config=planted_config(tuneup=section)).notes
 
 
 def test_what_reaches_its_time_limit_is_not_tried_instead_of_not_applicable() -> None:
