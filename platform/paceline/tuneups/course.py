@@ -41,6 +41,7 @@ from paceline.tuneups.techniques import (
     within_reach,
 )
 from paceline.tuneups.texts import speed_text
+from paceline.tuneups.time_notes import time_notes
 from paceline.tuneups.trainings import Trainings
 from paceline.tuneups.watcher import Watcher
 
@@ -58,7 +59,6 @@ NO_TIME_TO_CONFIRM = (
     "what looked faster in the screening is not recommended: there was no time to confirm it (tuneup.budget_seconds)"
 )
 NO_GAIN_CONFIRMED = "no gain was confirmed, and nothing is recommended"
-MORE_TIME = "nothing is known, for want of time (tuneup.budget_seconds)"
 PREDICTED = "memory with a ~ is predicted: there was no time to measure it"
 FIRST_LOADERS = 2
 """More loader processes are screened only while half as many were worth it."""
@@ -334,14 +334,8 @@ class TuneupCourse:
     def _findings(self, found: Recommendation) -> Findings:
         self._notes += self._gate.notes
         results = tuple(self._result(technique, found) for technique in self._techniques)
-        if untried := [each.name for each in results if each.is_untried]:
-            self._note("no-time", self._untried_text(untried))
-        if undecided := [each for each in results if _builds_to_come(each) and not each.is_decided]:
-            self._note("undecided", self._undecided_text(undecided))
-        if begun := [
-            each for each in results if not each.is_decided and not each.is_untried and each.builds < LOOKS[0]
-        ]:
-            self._note("too-few-builds", self._begun_text(begun))
+        too_slow = [name for name, pair in self._screened.items() if pair.is_too_slow]
+        self._notes += time_notes(results, too_slow, self._screening.longest, self._confirmation.seconds_of)
         if any(each.is_memory_predicted for each in results):
             self._note("memory-predicted", PREDICTED)
         confirmed = found.together if found.chosen else None
@@ -359,33 +353,6 @@ class TuneupCourse:
             bottleneck=self._splits.bottleneck,
             beside=tuple(self._combining.beside),
             notes=tuple(self._notes),
-        )
-
-    def _untried_text(self, names: Sequence[str]) -> str:
-        """Return the note about techniques without a result, with the time that screening them would take, where
-        that is known: it is not for one that was ended at its time limit."""
-        told = f"{MORE_TIME}, of {counted(len(names), 'technique')}: {', '.join(names)}"
-        pairs = [self._screened.get(name) for name in names]
-        if waiting := [pair for pair in pairs if pair is None or not pair.is_too_slow]:
-            seconds = len(waiting) * self._screening.longest
-            told += f"; to screen {len(waiting)} of them takes some {seconds:,.0f} s"
-        return told
-
-    def _undecided_text(self, results: Sequence[TechniqueResult]) -> str:
-        """Return the note about techniques that had too few builds."""
-        builds = max(map(_builds_to_come, results))
-        seconds = builds * self._confirmation.seconds_of(len(results))
-        names = ", ".join(each.name for each in results)
-        return f"undecided: {names}; {builds} more builds would do, some {seconds:,.0f} s of tuneup.budget_seconds"
-
-    def _begun_text(self, results: Sequence[TechniqueResult]) -> str:
-        """Return the note about techniques that the tests have not looked at yet."""
-        builds = LOOKS[0] - min(each.builds for each in results)
-        seconds = builds * self._confirmation.seconds_of(len(results))
-        names = ", ".join(each.name for each in results)
-        return (
-            f"too few builds for any verdict: {names}; the first one takes {counted(builds, 'more build')}, some "
-            f"{seconds:,.0f} s of tuneup.budget_seconds"
         )
 
     def _result(self, technique: Technique, found: Recommendation) -> TechniqueResult:
@@ -408,8 +375,3 @@ class TuneupCourse:
             share=share.interval.estimate if share is not None else None,
             share_interval=ends_of(share.interval) if share is not None else None,
         )
-
-
-def _builds_to_come(result: TechniqueResult) -> int:
-    """Return the number of further builds that are likely to decide it; 0 if it is decided, or no number would."""
-    return 0 if result.builds_needed is None else result.builds_needed - result.builds
