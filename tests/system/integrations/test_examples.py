@@ -106,7 +106,7 @@ def bare_losses(folder: Path, config: Any, loss_of: Loss) -> list[float]:
             batch = map_tensors(batch, lambda each: each.double() if each.is_floating_point() else each)
             loss, count = loss_of(model, batch)
             loss.backward()
-            total, weight = total + float(loss), weight + count
+            total, weight = total + loss.item(), weight + count
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.grad /= weight

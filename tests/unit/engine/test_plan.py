@@ -20,7 +20,10 @@ def plan_of(log, evaluate, save, total):
     return TrainPlan(config.trainer, config.checkpoint, STEPS_PER_EPOCH)
 
 
-@pytest.mark.parametrize(("log", "evaluate", "save"), itertools.product((1, 3, 100), (None, 4, 7), (None, 6)), ids=str)
+EVERY = [*itertools.product((1, 3, 100), (None, 4, 7), (None, 6))]
+
+
+@pytest.mark.parametrize(("log", "evaluate", "save"), EVERY, ids=str)
 def test_quiet_steps_are_those_without_any_event(log, evaluate, save):
     plan, position = plan_of(log, evaluate, save, total=33), Position()
     for step in range(1, 34):

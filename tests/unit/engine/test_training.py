@@ -145,7 +145,7 @@ def test_clipping_bounds_the_update() -> None:
         trainer = built(config)
         before = [parameter.detach().clone() for parameter in trainer.step.parameters]
         trainer.fit()
-        squares = [((a - b) ** 2).sum() for a, b in zip(trainer.step.parameters, before, strict=True)]
+        squares = [((a.detach() - b) ** 2).sum() for a, b in zip(trainer.step.parameters, before, strict=True)]
         return float(sum(squares) ** 0.5)
 
     assert moved(None) > 0.1 * 1e-2
