@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 
 from paceline.data._tensors import TensorData
 from paceline.engine.cache_filling import NoRoom, Refused, load_all, load_rows
+from paceline.engine.collation import collated
 from paceline.engine.loading import Fetcher, SeededFetcher, SlicedDataset
 from paceline.engine.sample_trees import Unstackable, map_leaves, own_copy
 from paceline.engine.seeding import seed_collation
@@ -156,7 +157,7 @@ class KeptSamples(Fetcher):
     def fetch(self, epoch: int, ids: torch.Tensor) -> Any:
         chosen = [self.samples[index] for index in ids.tolist()]
         if self.collate is default_collate:
-            return self.collate(chosen)
+            return collated(self.collate, chosen)
         seed_collation(self.seed, epoch, ids)
         # the user's function may change the samples
         return self.collate([own_copy(sample) for sample in chosen])

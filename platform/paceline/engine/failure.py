@@ -51,7 +51,7 @@ class Failure:
 
     rank: int
     reason: str
-    """`Type: message` of the exception; the message alone for a `PacelineError`."""
+    """`Type: message` of the exception, and its notes; the message alone for a `PacelineError`."""
     traceback_text: str
     """Traceback of the exception; empty for a `PacelineError`, whose message is complete."""
     exit_code: int = 1
@@ -104,7 +104,8 @@ def describe(error: BaseException, rank: int) -> Failure:
     if isinstance(error, PacelineError):
         return Failure(rank, _storable(error.message, REASON_LENGTH), "", error.exit_code, error.code, kind)
     reason = _exit_reason(error) if isinstance(error, SystemExit) else text_of(error)
-    told = _storable(f"{type(error).__name__}: {reason}", REASON_LENGTH)
+    notes = getattr(error, "__notes__", ())
+    told = _storable("\n".join([f"{type(error).__name__}: {reason}", *notes]), REASON_LENGTH)
     lines = "".join(traceback.format_exception(error))
     return Failure(rank, told, _storable(lines, TRACEBACK_LENGTH), kind=kind)
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, get_w
 
 from paceline._compat.torch import end_loader_processes
 from paceline.config.batch_size_schedule import ScheduledSteps
+from paceline.engine.collation import collated
 from paceline.engine.dist_context import DistContext
 from paceline.engine.loading import Transfer, ignore_interrupts, keep_as_is
 from paceline.engine.order import MicroBatch, mix
@@ -94,7 +95,7 @@ class _Shards(IterableDataset[_Read]):
             yield self._read(worker, samples, reader.state(batches + 1)._replace(is_exhausted=True))
 
     def _read(self, worker: int, samples: list[Any], state: ShardState) -> _Read:
-        return _Read(worker, len(samples), self.collate(samples), state)
+        return _Read(worker, len(samples), collated(self.collate, samples), state)
 
 
 class _Reader:

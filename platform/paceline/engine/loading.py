@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from paceline._compat.torch import end_loader_processes
 from paceline.engine.batches import map_tensors, tensors_in
+from paceline.engine.collation import collated
 from paceline.engine.order import MicroBatch, mix
 from paceline.engine.seeding import seed_collation, seed_everything
 
@@ -80,7 +81,7 @@ class SeededFetcher(Fetcher):
         samples = self.samples(epoch, ids)
         if self.collate is not default_collate:
             seed_collation(self.seed, epoch, ids)
-        return self.collate(samples)
+        return collated(self.collate, samples)
 
     def samples(self, epoch: int, ids: torch.Tensor) -> list[Any]:
         """Return the samples of `fetch` one by one, before they are made into a batch; not of a sliced data set."""

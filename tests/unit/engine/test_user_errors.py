@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from paceline.data.imported import ImportedDataConfig
+from paceline.engine.collation import collated
 from paceline.engine.failure import describe
 from paceline.engine.outcome import CheckpointLost, Diverged
 from paceline.errors import ConfigError, EnvironmentFault, PacelineError, Problem, UnusableCode
@@ -19,7 +20,7 @@ from paceline.models.imported import ImportedModelConfig
 from paceline.tasks._classification import Classification
 from paceline.tasks._language_modeling import LanguageModeling
 from support.refusals import refused
-from support.toys import PointsTask, fit, net, points, toy_config
+from support.toys import Points, PointsTask, fit, net, points, toy_config
 
 INPUTS, TARGETS = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
 
@@ -127,6 +128,59 @@ def test_builders_that_return_something_else(config: Any, code: str, golden: Any
     refusal = refused(UnusableCode, config.build)
     assert refusal.code == code
     golden(re.sub("0x[0-9a-f]+", "0x", str(refusal)))
+
+
+class Growing(Dataset[Any]):
+    """Samples of which the last ones are larger than the first."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.zeros(2 + index // 12), 0, index
+
+
+class GrowingStream(IterableDataset[Any]):
+    """The same, one after the other."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (Growing()[index] for index in range(16))
+
+
+@pytest.mark.parametrize(
+    ("data", "changes"),
+    [
+        (Growing, {}),
+        (Growing, {"data__cache": "memory"}),
+        (GrowingStream, {"trainer__epochs": None, "trainer__max_steps": 1, "data__micro_batch_size": 16}),
+    ],
+    ids=["loaded", "cached", "stream"],
+)
+def test_samples_that_do_not_make_a_batch_are_told_apart(data: Any, changes: Any, golden: Any) -> None:
+    config = toy_config(data__path=lambda: (data(), Points(16)), **changes)
+    with pytest.raises(RuntimeError) as caught:
+        fit(config)
+    failure = describe(caught.value, 0)
+    first, _, note = failure.reason.partition("\n")
+    assert first.startswith("RuntimeError: ")
+    assert note in failure.traceback_text
+    golden(note)
+
+
+def test_an_object_that_makes_no_batch_is_named(golden: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        collated(default_collate, [object(), object()])
+    (note,) = caught.value.__notes__
+    golden(note)
+
+
+def test_an_error_of_the_users_own_collation_is_left_as_it_is() -> None:
+    def broken(samples: list[Any]) -> Any:
+        raise ValueError(len(samples))
+
+    with pytest.raises(ValueError, match="2") as caught:
+        collated(broken, [1, 2])
+    assert not hasattr(caught.value, "__notes__")
 
 
 # Failures

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from paceline.engine.collation import SAME_SHAPE
 from paceline.linting.building import CollationFailed
 from paceline.linting.finding import Fault
 from paceline.linting.subject import Subject
@@ -14,8 +15,7 @@ def samples_of_different_shapes(subject: Subject) -> Iterator[Fault]:
     try:
         _ = subject.whole_batch
     except CollationFailed as error:
-        hint = "make all samples of one shape (crop, resize, pad), or return a `collate_fn` with the data"
-        yield Fault("data", f"{error}; the first ones do", hint, "error")
+        yield Fault("data", f"{error}; the first ones do", SAME_SHAPE, "error")
 
 
 def small_micro_batches(subject: Subject) -> Iterator[Fault]:
