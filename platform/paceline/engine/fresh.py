@@ -179,11 +179,24 @@ def fresh_process_group(
     dist.init_process_group(backend, store=own, rank=rank, world_size=world_size, timeout=timeout)
     failed = True
     try:
+        _enter_together(own, world_size, timeout)
         yield
         failed = not dist.is_initialized()  # the body has caught an error, and aborted the group
     finally:
         leave_together(own, world_size, waits=not failed)
         end_process_groups(abort=failed)
+
+
+def _enter_together(store: Any, world_size: int, timeout: timedelta) -> None:
+    """Wait until all ranks are connected: one that fails at once would break the connections that others still make.
+
+    Raises:
+        torch.distributed.DistError: a rank did not come within `timeout`.
+    """
+    if store.add("paceline/entered", 1) == world_size:
+        store.set("paceline/all_entered", "")
+    else:
+        store.wait(["paceline/all_entered"], timeout)
 
 
 def leave_together(store: Any, world_size: int, waits: bool = True) -> None:

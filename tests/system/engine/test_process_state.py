@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from time import monotonic, sleep
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -83,3 +85,26 @@ def raise_out_of_it(ranks: DistContext) -> bool:
 
 def test_an_error_ends_the_group_too() -> None:
     assert run_ranks(raise_out_of_it, 2) == [True, True]
+
+
+def enter_late(ranks: DistContext) -> tuple[float, float]:
+    """The times at which this rank is connected, on rank 1 half a second late, and at which its body begins."""
+    connect = torch.distributed.init_process_group
+    connected = []
+
+    def slow(*arguments: Any, **named: Any) -> None:
+        connect(*arguments, **named)
+        sleep(0.5 * ranks.rank)
+        connected.append(monotonic())
+
+    with (
+        patch.object(torch.distributed, "init_process_group", slow),
+        fresh_process_group(base_store(), "late", ranks.rank, 2, "gloo", 20.0),
+    ):
+        return connected[0], monotonic()
+
+
+def test_no_rank_begins_before_all_are_connected() -> None:
+    """One that failed at once would close the connection that another is about to make."""
+    ranks = run_ranks(enter_late, 2)
+    assert min(began for _, began in ranks) >= max(connected for connected, _ in ranks)
