@@ -69,8 +69,7 @@ class RunRecorder:
         status = self._replay()
         changed = _changed_params(folder, record)
         record.save(folder)
-        self._resumed_after_end = status not in (None, "RUNNING")
-        if self._resumed_after_end:
+        if status not in (None, "RUNNING"):
             self._append_status("RUNNING")
         if changed:
             self.set_tags({metrics.CHANGED_PARAMS: "\n".join(changed)})
@@ -255,6 +254,7 @@ class RunRecorder:
         """Take up what the journal holds; returns the run's last status in it."""
         self._artifacts: set[str] = set()
         self._told: set[str] = set()
+        self._has_reason = False
         status = None
         for entry in self._journal.scan():
             self._take_up(entry)
@@ -268,6 +268,8 @@ class RunRecorder:
             raise_mark(self._marks, MetricPoint.from_json(entry.content))
         elif entry.kind == "artifact":
             self._artifacts.add(entry.content["path"])
+        elif entry.kind == "tags":
+            self._has_reason = bool(entry.content["tags"].get(metrics.STATUS_REASON, self._has_reason))
         elif entry.kind in KINDS:
             self._told.add(_identity(entry.kind, entry.content))
 
@@ -279,7 +281,7 @@ class RunRecorder:
         if note is None:
             note = summary(self._record.name, curves, status, reason, self._record.tags, ledger)
         tags = {metrics.NOTE: note}
-        if reason or self._resumed_after_end:  # an earlier end's reason must not outlive it
+        if reason or self._has_reason:  # an earlier end's reason must not outlive it
             tags[metrics.STATUS_REASON] = reason or ""
         with self._lock:
             self.set_tags(tags)

@@ -44,6 +44,17 @@ def test_two_recorders_of_one_run_double_nothing(tmp_path: Path, record: MakeRec
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+def test_the_reason_of_an_earlier_end_goes_with_the_last_one(tmp_path: Path, record: MakeRecord) -> None:
+    """Stopped by Ctrl-C, resumed and killed, resumed to the end."""
+    RunRecorder(tmp_path, record(DEAD)).conclude("KILLED", "stopped by the user")
+    RunRecorder(tmp_path, record(DEAD))
+    RunRecorder(tmp_path, record(DEAD)).conclude("FINISHED")
+    tags: dict[str, str] = {}
+    for entry in Journal(tmp_path / JOURNAL_FILE).read():
+        tags.update(entry.content.get("tags", {}))
+    assert tags[metrics.STATUS_REASON] == ""
+
+
 def test_a_batch_that_could_not_be_written_may_be_given_again(
     tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
