@@ -34,10 +34,17 @@ class Display:
         print_rows(rows)
 
 
+class StandardOutput(Console):
+    """Raises BrokenPipeError where the reader of stdout has closed it, in place of ending the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def print_rows(rows: Sequence[tuple[str, str]]) -> None:
     """Labels and texts as a small table on stdout. Long texts are not cut: paths and code can be copied."""
     width = max(len(label) for label, _ in rows)
-    console = Console(highlight=False)
+    console = StandardOutput(highlight=False)
     for label, value in rows:
         console.print(Text.assemble((f"{label:<{width}}", "bold"), f"  {value}"), soft_wrap=True)
 
@@ -54,7 +61,7 @@ def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(escape(title), overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
-    Console().print(table)
+    StandardOutput().print(table)
 
 
 @contextmanager
@@ -234,7 +241,7 @@ def print_checks(checks: Sequence[Any], as_json: bool) -> int:
         print(json.dumps([asdict(check) for check in checks]))
     else:
         # in a pipe nothing is folded: a path in two pieces cannot be copied
-        console, table = Console(width=None if sys.stdout.isatty() else 500), Table(box=None, pad_edge=False)
+        console, table = StandardOutput(width=None if sys.stdout.isatty() else 500), Table(box=None, pad_edge=False)
         has_nodes = any(check.node for check in checks)
         for heading in ("", *(["node"] if has_nodes else []), "check", "found", "hint"):
             table.add_column(heading, overflow="fold")

@@ -32,6 +32,7 @@ from paceline.cli import (
     tuneup,
     ui,
 )
+from paceline.cli.answer import discard_output
 from paceline.cli.options import add_verbosity
 from paceline.errors import (
     BAD_CONFIG,
@@ -92,13 +93,16 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
     options = parse(arguments)
     try:
-        return int(options.command(options))
+        code = int(options.command(options))
+        sys.stdout.flush()
+        return code
     except PacelineError as error:
         return _report(error, getattr(options, "json", False))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
+        discard_output()
         return FAILED
     except OSError as error:  # a place of the file system that nothing has looked at before
         return _report(_fault_of(error), getattr(options, "json", False))

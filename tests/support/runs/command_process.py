@@ -96,6 +96,14 @@ class CommandProcess:
             self.kill()
 
 
+def leave_no_reader() -> None:
+    """Have nobody read this process's stdout, as after `| head -1` has read a line."""
+    reader, writer = os.pipe()
+    os.dup2(writer, 1)
+    os.close(writer)
+    os.close(reader)
+
+
 def _command(
     folder: Path,
     arguments: tuple[str, ...],
