@@ -33,6 +33,6 @@ def answering(shown: ExitStack, as_json: bool, print_result: Callable[[Any], obj
 
 
 def discard_output() -> None:
-    """Let go what is still to be written to a closed stdout: Python would fail with it when the process ends."""
+    """Discard what is still to be written to a closed stdout: Python would fail with it when the process ends."""
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
