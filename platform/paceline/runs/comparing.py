@@ -1,7 +1,9 @@
 """Several runs side by side: what differs in their configs, their metrics over seeds, and their speeds."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from math import isfinite
@@ -13,6 +15,7 @@ from paceline.cluster.resume_rules import is_below, shown_value
 from paceline.config.lightning import unused_sections
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import redact, redact_values
+from paceline.reports.text import counted
 from paceline.runs.finding import FoundRun, find_run
 from paceline.runs.reopening import result_of
 from paceline.tracking.journal import JOURNAL_FILE, Journal
@@ -33,8 +36,9 @@ class Value:
 
     mean: float
     deviation: float | None
-    """Sample standard deviation over the seeds; None for a single run."""
+    """Sample standard deviation over the seeds; None for a single one."""
     count: int
+    """Number of seeds. Several runs of one seed count as one, with their mean."""
 
     def __str__(self) -> str:
         return f"{self.mean:.4g}" if self.deviation is None else f"{self.mean:.4g} ± {self.deviation:.2g}"
@@ -53,34 +57,49 @@ class Member:
     """Conditions that its speed was measured in, see `tracking.comparing`."""
     points: Sequence[tuple[str, float, int]]
     """All logged values: key, value, step."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the user's modules at the end of the run; empty without any, or where they cannot be read."""
+
+    @property
+    def seed(self) -> Any:
+        """The seed of its config."""
+        return self.config.get(SEED)
 
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Runs that differ in their seed alone."""
+    """Runs of one config and one code that differ in their seed at most."""
 
     members: tuple[Member, ...]
 
     @property
     def label(self) -> str:
         """The runs, such as `mnist/20261124-180731-548a55`."""
-        first, more = self.members[0].label, len(self.members) - 1
-        return first if not more else f"{first} and {more} more seed{'s' if more > 1 else ''}"
+        seeds = len({each.seed for each in self.members})
+        repeats = len(self.members) - seeds
+        more = [counted(seeds - 1, "more seed")] if seeds > 1 else []
+        more += [counted(repeats, "repeat")] if repeats else []
+        return " and ".join([self.members[0].label, *more])
 
     def value(self, metric: str) -> Value | None:
         """Return a metric over the runs that have it; None if none does."""
-        values = [each.metrics[metric] for each in self.members if metric in each.metrics]
-        return _value(values)
+        return _value([(each.seed, each.metrics[metric]) for each in self.members if metric in each.metrics])
 
     @property
     def samples_per_second(self) -> Value | None:
         """Training speed over all workers; None where it was not measured."""
-        return _value([each.samples_per_second for each in self.members if each.samples_per_second > 0])
+        speeds = [(each.seed, each.samples_per_second) for each in self.members]
+        return _value([(seed, speed) for seed, speed in speeds if speed > 0])
 
 
-def _value(values: Sequence[float]) -> Value | None:
-    if not values:
+def _value(found: Sequence[tuple[Any, float]]) -> Value | None:
+    """Return the value of a group, from one of each run with its seed."""
+    if not found:
         return None
+    by_seed: dict[Any, list[float]] = {}
+    for seed, value in found:
+        by_seed.setdefault(seed, []).append(value)
+    values = [fmean(each) for each in by_seed.values()]
     is_spread = len(values) > 1 and all(map(isfinite, values))
     return Value(fmean(values), stdev(values) if is_spread else None, len(values))
 
@@ -98,6 +117,13 @@ class RunComparison:
         keys = sorted({key for config in configs for key in config})
         values = {key: tuple(config.get(key) for config in configs) for key in keys}
         return {key: each for key, each in values.items() if any(value != each[0] for value in each) and _is_shown(key)}
+
+    @cached_property
+    def code(self) -> dict[str, tuple[str | None, ...]]:
+        """The user's modules that differ: name to the digest of each group, None where it has no such module."""
+        codes = [group.members[0].code for group in self.groups]
+        names = sorted({name for first, second in combinations(codes, 2) for name in _changed(first, second)})
+        return {name: tuple(code.get(name) for code in codes) for name in names}
 
     @cached_property
     def metrics(self) -> dict[str, tuple[Value | None, ...]]:
@@ -170,6 +196,7 @@ class RunComparison:
         return {
             "groups": [[each.label for each in group.members] for group in self.groups],
             "config": {key: [redact_values({key: each})[key] for each in row] for key, row in self.config.items()},
+            "code": {name: list(row) for name, row in self.code.items()},
             "metrics": {name: [_plain(each) for each in row] for name, row in self.metrics.items()},
             "samples_per_second": [_plain(group.samples_per_second) for group in self.groups],
             "is_speed_comparable": self.is_speed_comparable,
@@ -181,6 +208,7 @@ class RunComparison:
         heading = [str(number) for number in range(1, len(self.groups) + 1)]
         runs = [[str(number), group.label] for number, group in enumerate(self.groups, 1)]
         config = [[key, *(shown_value(key, each) for each in row)] for key, row in self.config.items()]
+        code = [[name, *(each or "" for each in row)] for name, row in self.code.items()]
         metrics = [[name, *("" if each is None else str(each) for each in row)] for name, row in self.metrics.items()]
         speeds = [group.samples_per_second for group in self.groups]
         if self.is_speed_comparable:
@@ -188,6 +216,7 @@ class RunComparison:
         found = [
             (["", "run"], runs),
             (["config", *heading], config),
+            (["code", *heading], code),
             (["metric", *heading], metrics),
         ]
         return [(titles, rows) for titles, rows in found if rows]
@@ -208,6 +237,11 @@ class RunComparison:
         return "\n\n".join(blocks)
 
 
+def _changed(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
+    """Return the modules that both have, and that differ."""
+    return [name for name in first.keys() & second.keys() if first[name] != second[name]]
+
+
 def _is_shown(key: str) -> bool:
     return not is_below(key, PLACES)
 
@@ -221,9 +255,9 @@ def _plain(value: Value | None) -> dict[str, Any] | None:
 
 
 def compare(*runs: str | Path, storage: str | Path | None = None) -> RunComparison:
-    """Compare runs: differences of their configs, metrics over seeds, and speeds where these can be compared.
+    """Compare runs: differences of their configs and code, metrics over seeds, and speeds where these can be compared.
 
-    Runs whose configs differ in the seed alone are one group.
+    Runs of the same code whose configs differ in the seed at most are one group. Several runs of one seed count as one.
 
     Args:
         runs: two or more, each a folder, `NAME` (its newest run), `NAME/ID`, `NAME/ID/TRIAL`, or MLflow's id.
@@ -239,15 +273,20 @@ def compare(*runs: str | Path, storage: str | Path | None = None) -> RunComparis
         count = f"{len(named)} run" if len(named) == 1 else f"{len(named)} runs"
         hint = "name two or more, such as mnist/20261124-180731-548a55"
         raise ConfigError([Problem("too-few-runs", f"{count} cannot be compared", "runs", hint=hint)])
-    groups: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[list[Member]]] = {}
     for found in named.values():
         if found.kind == "sweep":
             hint = f"name its trials, such as {found.name}/{found.id}/0000"
             raise EnvironmentFault(f"{found.folder} is a sweep: {hint}", "other-kind", kind="sweep")
         member = _member(found)
         own = {key: repr(value) for key, value in member.config.items() if key != SEED and _is_shown(key)}
-        groups.setdefault(tuple(sorted(own.items())), []).append(member)
-    return RunComparison(tuple(RunGroup(tuple(members)) for members in groups.values()))
+        alike = groups.setdefault(tuple(sorted(own.items())), [])
+        of_its_code = next((members for members in alike if not _changed(members[0].code, member.code)), None)
+        if of_its_code is None:
+            alike.append([member])
+        else:
+            of_its_code.append(member)
+    return RunComparison(tuple(RunGroup(tuple(members)) for alike in groups.values() for members in alike))
 
 
 def _member(found: FoundRun) -> Member:
@@ -260,7 +299,18 @@ def _member(found: FoundRun) -> Member:
         samples_per_second=result.samples_per_second,
         stamp=_stamp(found),
         points=result.points,
+        code=_code(Path(result.checkpoint)),
     )
+
+
+def _code(checkpoint: Path) -> Mapping[str, str]:
+    """The digests of the user's code, from a checkpoint in a folder; empty where there are none."""
+    from paceline.engine.manifest import STATE
+    from paceline.engine.user_code import KEY
+
+    with suppress(OSError, ValueError):
+        return dict(json.loads((checkpoint / STATE).read_text()).get(KEY, {}))
+    return {}
 
 
 def _stamp(found: FoundRun) -> Mapping[str, Any]:

@@ -136,6 +136,20 @@ def test_seeds_are_one_group_with_mean_and_deviation(
     assert "optimizer.lr" in capsys.readouterr().out
 
 
+def test_runs_of_other_code_are_no_repeats(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same config and seed, but the model's file was changed in between."""
+    made = [trained(home, "same", **{**CNN, "trainer": {"epochs": 1}}) for _ in range(3)]
+    for run, digest in zip(made, ("aa", "aa", "bb"), strict=True):
+        state = Path(run.checkpoint) / "state.json"
+        state.write_text(json.dumps({**json.loads(state.read_text()), "code": {"own": digest, "helpers": "cc"}}))
+    found = printed(capsys, "compare", *map(label, made))
+    assert found["groups"] == [[label(made[0]), label(made[1])], [label(made[2])]]
+    assert found["code"] == {"own": ["aa", "bb"]}
+    assert found["config"] == {}
+    assert command(["compare", *map(label, made)]) == 0
+    assert "own" in capsys.readouterr().out
+
+
 def test_speeds_are_compared_under_the_same_conditions_alone(
     home: Path, runs: list[RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
