@@ -12,7 +12,8 @@ def add_command(commands: Any) -> None:
     """Add it to the parser."""
     text = (
         "Show what differs in the configs and the code of runs, their metrics with mean and deviation over seeds, and "
-        "their speeds where these were measured under the same conditions. Runs of one config and one code are one column."
+        "their speeds where these were measured under the same conditions. Runs of one config and one code are one "
+        "column."
     )
     command = commands.add_parser("compare", help="compare the configs, metrics and speeds of runs", description=text)
     command.add_argument("runs", metavar="RUN", nargs="+", help=RUN_HELP)
