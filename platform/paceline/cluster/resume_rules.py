@@ -222,29 +222,34 @@ def extension_of(config: ExperimentConfig, run_id: str, checkpoint: Path | None)
 def require_not_cut_short(
     config: ExperimentConfig, run_id: str, content: Mapping[str, Any], read_progress: Callable[[], TrainedTo | None]
 ) -> None:
-    """Check that a config does not end an unfinished extension at once, as one with the old length would.
+    """Check that a config does not end an unfinished run at once, since it asks for less than was done already.
+
+    A short trial of a command is one such config, and the old length of an extension another.
 
     Args:
         run_id: of the unfinished run.
         content: of its file.
-        read_progress: returns what its last whole checkpoint states; None without one.
+        read_progress: returns what its last whole checkpoint states; None without one. Not called where the length is
+            that of the run.
 
     Raises:
         ConfigError: it does.
     """
-    done = read_progress() if is_unfinished_extension(content) else None
-    if done is None:
-        return
     stored = content.get("config", {}).get("trainer", {})
-    wanted = TrainerConfig(epochs=stored.get("epochs"), max_steps=stored.get("max_steps"))
-    if done.is_shorter_than(config.trainer) or not done.is_shorter_than(wanted):
+    known = {key: stored[key] for key in ("epochs", "max_steps") if stored.get(key) is not None}
+    if all(getattr(config.trainer, key) == stored.get(key) for key in ("epochs", "max_steps")):
         return
+    done = read_progress()
+    if done is None or done.is_shorter_than(config.trainer) or not done.is_shorter_than(TrainerConfig(**known)):
+        return
+    extends = " extends another one and" if is_unfinished_extension(content) else ""
     reason = (
-        f"the unfinished run {run_id} of {config.name!r} extends another one and has reached "
+        f"the unfinished run {run_id} of {config.name!r}{extends} has reached "
         f"{_count(done.step, 'step')}, and this config asks for no more than that"
     )
-    lengths = [f"trainer.{key}={stored[key]}" for key in ("epochs", "max_steps") if stored.get(key) is not None]
-    hint = f"--extend {' '.join(lengths)} continues it, --new starts from scratch"
+    lengths = [f"trainer.{key}={value}" for key, value in known.items()]
+    command = " ".join(["--extend", *lengths] if extends else lengths)
+    hint = f"{command} continues it, --new starts from scratch"
     raise ConfigError([Problem("resume", reason, _limit(config, done)[0], hint=hint)])
 
 

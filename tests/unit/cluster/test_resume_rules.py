@@ -70,6 +70,21 @@ def test_the_old_length_does_not_end_an_unfinished_extension(tmp_path: Path, ext
     golden(str(problem).replace(run_id, "<id>"))
 
 
+@pytest.mark.parametrize("intent", ["continue", "resume"])
+def test_a_short_trial_does_not_end_a_long_run(tmp_path: Path, intent: Any, golden: Golden) -> None:
+    """It would be finished without a step, and the same command could not continue it any more."""
+    run_id = left(tmp_path, "interrupted", config=config(trainer__epochs=300)).folder.run_id
+    (problem,) = refused(ConfigError, claim_run, config(trainer__epochs=1), tmp_path, intent).problems
+    assert (problem.code, problem.key) == ("resume", "trainer.epochs")
+    golden(str(problem).replace(run_id, "<id>"))
+    assert left_run(tmp_path, config=config(trainer__epochs=3)).resumed  # shorter, with something left to do
+
+
+def test_a_run_that_has_all_its_steps_is_concluded_by_a_shorter_one(tmp_path: Path) -> None:
+    left(tmp_path, "interrupted")
+    assert left_run(tmp_path, config=config(trainer__epochs=1)).resumed
+
+
 def test_a_finished_extension_is_extended_again(tmp_path: Path) -> None:
     left(tmp_path)
     first = left(tmp_path, step=16, config=config(trainer__epochs=3), intent="extend")
