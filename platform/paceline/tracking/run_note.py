@@ -1,5 +1,6 @@
 """The note on a run's page in MLflow, with its result and the way to reproduce it, and the picture of its losses."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +22,8 @@ _RESULTS = ("train/", "val/")
 """Prefixes of the keys that come first in the table."""
 _RANKED = (*_RESULTS, metrics.SAMPLES_PER_SECOND)
 """Prefixes of the keys of which one value is better than another; of the others only the last one is shown."""
+_OF_ONE_LAUNCH = ("--resume", "--extend")
+"""Flags with which a command takes up what was there, which it does not find again once the run is finished."""
 _LEFT_OUT = ("cost/", "axis/", "system/", "rank_seconds/", metrics.VALIDATION_EPOCH)
 """Prefixes of the keys that have a table of their own, are a setting, or are about machines."""
 
@@ -38,7 +41,7 @@ def summary(
     if reason:
         parts.append(code(reason))
     if curves:
-        parts.append(_table(curves))
+        parts.append(_table(curves, "best of the extension" if metrics.EXTENDED_FROM in tags else "best"))
     if ledger is not None:
         parts.append(ledger.markdown())
     parts.append(_reproduction(tags))
@@ -66,8 +69,8 @@ def _outcome(curves: Mapping[str, ThinnedCurve], status: str) -> str:
     return f"**{status.lower()}** after {steps:,.0f} optimizer steps{speed}."
 
 
-def _table(curves: Mapping[str, ThinnedCurve]) -> str:
-    rows = ["| metric | last | best | at step |", "|---|---:|---:|---:|"]
+def _table(curves: Mapping[str, ThinnedCurve], best_title: str) -> str:
+    rows = [f"| metric | last | {best_title} | at step |", "|---|---:|---:|---:|"]
     shown = [key for key in curves if not key.startswith(_LEFT_OUT)]
     for key in sorted(shown, key=lambda each: (not each.startswith(_RESULTS), each)):
         best = _best(key, curves[key]) if key.startswith(_RANKED) else None
@@ -89,10 +92,15 @@ def _reproduction(tags: Mapping[str, str]) -> str:
     commit = tags.get(metrics.GIT_COMMIT)
     lines = [f"git checkout {commit}"] if commit else []
     changed = " (files had been changed since that commit)" if tags.get(metrics.GIT_DIRTY) == "true" else ""
-    block = code("\n".join([*lines, command]))
+    block = code("\n".join([*lines, _from_the_start(command)]))
     missing = config_not_in_commit(tags)
     hint = f"That commit does not have {escaped(missing)} as it was: take the artifact config.yaml in its place."
     return f"To get it again{changed}:\n\n{block}" + (f"\n\n{hint}" if missing else "")
+
+
+def _from_the_start(command: str) -> str:
+    """Return a command that trains from scratch what a launch with this one has ended with."""
+    return shlex.join([word for word in shlex.split(command) if word not in _OF_ONE_LAUNCH])
 
 
 def _best(key: str, curve: ThinnedCurve) -> Place | None:

@@ -66,6 +66,17 @@ def test_the_note_has_last_and_best_values(golden: Golden) -> None:
     golden(note)
 
 
+def test_the_command_of_an_extension_trains_from_scratch() -> None:
+    """`--extend` would extend this run, and `--resume` finds nothing unfinished."""
+    command = "paceline train 'my a.yaml' trainer.epochs=4 --extend"
+    tags = {metrics.COMMAND: command, metrics.EXTENDED_FROM: "20261124-180731-548a55"}
+    note = summary("n", curves_of(curve("val/loss", [1.0])), "FINISHED", None, tags)
+    assert blocks_of(note) == ["paceline train 'my a.yaml' trainer.epochs=4"]
+    assert "| best of the extension |" in note
+    resumed = summary("n", {}, "FINISHED", None, {metrics.COMMAND: "paceline train a.yaml --resume"})
+    assert blocks_of(resumed) == ["paceline train a.yaml"]
+
+
 def test_a_run_without_an_overall_speed_has_that_of_its_last_window_in_the_note() -> None:
     note = summary("n", curves_of(curve("samples_per_second", [1000.0, 12345.0])), "KILLED", None, {})
     assert "12,345" in note.partition("|")[0]
