@@ -10,8 +10,8 @@ from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 
 UNDECIDED = "undecided in the time there was"
 """Text for a speed whose interval is too wide for a verdict."""
-NOT_CONFIRMED = "a difference in the screening, not confirmed"
-"""Text for a technique that differed in one build, and that no further builds were made for."""
+NOT_CONFIRMED = "measured in the screening alone, not confirmed"
+"""Text for a technique that may have differed in its one build, and that no further builds were made for."""
 NO_DIFFERENCE = "no difference that counts"
 UNSEEN = "no difference in the screening, which is one build"
 UNLIKELY = "a difference that counts is unlikely"
