@@ -186,7 +186,7 @@ class TrainerView:
         """
         raise UnusableCode(
             "self.trainer.estimated_stepping_batches is not known: the learning rates follow the config's section "
-            "lr_scheduler. Return the optimizer without a scheduler",
+            "lr_scheduler, such as {name: cosine, warmup_steps: 100}. Return the optimizer without a scheduler",
             "lightning-scheduler",
         )
 

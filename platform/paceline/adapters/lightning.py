@@ -98,17 +98,19 @@ class LightningTask(Task):
         if self._asked is None and has_own(self.model, "configure_optimizers"):
             if self._uses_own:
                 used, unused = unused, used
-            hint = f"Write task.args.configure_optimizers: {str(self._uses_own).lower()} to confirm it"
+            own, this = ("false", "true") if self._uses_own else ("true", "false")
+            hint = f"Write task.args.configure_optimizers: {own} for {unused}, or {this} to keep it so"
             yield "lightning-optimizer", f"{used} is used, and {unused} is not. {hint}"
         if self._has_schedulers:
             yield (
                 "lightning-scheduler",
                 "the schedulers of the module's configure_optimizers are not used: the learning rates follow the "
-                "config's section lr_scheduler",
+                "config's section lr_scheduler, such as {name: cosine, warmup_steps: 100}",
             )
         hooks = uncalled_hooks(self.model)
         if hooks:
-            yield "lightning-hooks", f"hooks of the LightningModule that are not called: {', '.join(hooks)}"
+            instead = "; `paceline evaluate --set test` calls validation_step" if "test_step" in hooks else ""
+            yield "lightning-hooks", f"parts of the LightningModule that are not called: {', '.join(hooks)}{instead}"
 
     def on_train_start(self, ctx: "TrainContext") -> None:
         """Let `self.trainer`, `self.current_epoch` and `self.global_step` follow the training."""

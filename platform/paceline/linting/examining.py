@@ -25,7 +25,7 @@ from paceline.linting.building import (
     micro_batch,
 )
 from paceline.linting.fake_tensors import caches_emptied, copyable_fake_tensors, untold_failures
-from paceline.linting.finding import Finding
+from paceline.linting.finding import Finding, Severity
 from paceline.linting.rules import RULES, Rule
 from paceline.linting.subject import Obstacle, Subject
 from paceline.linting.tracing import LARGEST_REAL, TaskTrace, run_once, trace
@@ -49,6 +49,7 @@ def lint(config: ExperimentConfig) -> list[Finding]:
     with undisturbed(torch.device("cpu")), copyable_fake_tensors(), caches_emptied(), untold_failures(), quiet:
         subject = examine(config)
         found = [*_unusable_code(subject), *(finding for rule in RULES for finding in _ask(rule, subject))]
+        found += _parts_not_used(subject.task)
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -139,6 +140,21 @@ def _unusable_code(subject: Subject) -> list[Finding]:
         return []
     code = obstacle.unusable.code
     return [Finding(code, obstacle.place, obstacle.reason, f"see `paceline explain {code}`", "error")]
+
+
+def _parts_not_used(task: Task) -> list[Finding]:
+    """Return the parts of the user's module that the task does not use, as it reports them when training begins."""
+    notices: list[tuple[str, str, Severity]]
+    try:
+        if task.builds_optimizers:
+            task.configure_optimizers(torch.optim.SGD)
+        notices = [(code, message, "warning") for code, message in task.notices()]
+    except UnusableCode as error:
+        notices = [(error.code, error.message, "error")]
+    except Exception as error:  # of user code that may need what only a training has
+        _log.debug("the optimizers cannot be built here", exc_info=error)
+        return []
+    return [Finding(code, "task", text, f"see `paceline explain {code}`", severity) for code, text, severity in notices]
 
 
 def _ask(rule: Rule, subject: Subject) -> list[Finding]:

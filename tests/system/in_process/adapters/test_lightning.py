@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from paceline.adapters import LightningTask
 from paceline.engine.reporter import MemoryReporter
 from paceline.errors import UnusableCode
+from paceline.linting.examining import lint
 from support.refusals import refused
 from support.toys import Points, built, fit, fit_in_two, net, points, toy_config
 
@@ -219,3 +220,22 @@ def test_a_shipped_task_with_a_lightning_module_is_reported(model: Any, expected
     reporter = MemoryReporter()
     built(toy_config(model__path=model, task={"name": "classification"}), reporter=reporter).close()
     assert codes(reporter) == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "found"),
+    [
+        ("Lit", {}, {}),
+        ("WithOptimizer", {}, {"lightning-optimizer": "warning", "lightning-hooks": "warning"}),
+        (
+            "WithOptimizer",
+            {"configure_optimizers": True},
+            {"lightning-scheduler": "warning", "lightning-hooks": "warning"},
+        ),
+        ("Estimating", {"configure_optimizers": True}, {"lightning-scheduler": "error"}),
+    ],
+)
+def test_lint_finds_what_training_would_report(module: str, arguments: Any, found: dict[str, str]) -> None:
+    """Without waiting for a training to begin."""
+    own = [each for each in lint(lit_config(module, task__args=arguments)) if each.rule.startswith("lightning")]
+    assert {each.rule: each.severity for each in own} == found
