@@ -35,7 +35,7 @@ class ModelLoss(Task):
             if isinstance(labels, list | tuple):  # only after the model has failed: some take lists, such as of boxes
                 raise _wrong_labels(labels, error) from error
             raise
-        loss = _loss(output)
+        loss = _loss(output, batch)
         weight = self._weight(batch, labels)
         result = TaskOutput.from_mean(loss, weight)
         if not self.training:
@@ -102,15 +102,16 @@ def _part(output: Any, name: str) -> Any:
     return getattr(output, name, None)
 
 
-def _loss(output: Any) -> Tensor:
+def _loss(output: Any, batch: Any) -> Tensor:
     found = _part(output, "loss")
     if found is None and isinstance(output, tuple | list) and output:
         found = output[0]
     if not isinstance(found, Tensor) or found.numel() != 1:
         what = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else f"{type(output).__name__}"
+        has = f", which has {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         raise UnusableCode(
             f"task.name model_loss: the model returned {what} and no scalar loss. Return an object with the attribute "
-            "or key loss, or a tuple that begins with the mean loss; Hugging Face models need labels in the batch",
+            f"or key loss, or a tuple that begins with the mean loss; Hugging Face models need labels in the batch{has}",
             "no-loss",
         )
     return full_precision(found.reshape(()))

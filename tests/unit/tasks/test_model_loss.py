@@ -112,6 +112,12 @@ def test_a_model_without_a_loss_is_refused(form: str) -> None:
     assert refused(UnusableCode, build(Pairs(form)), (torch.randn(4, 2), torch.tensor([0, 1, 2, 0]))).code == "no-loss"
 
 
+def test_the_keys_of_a_batch_without_labels_are_named() -> None:
+    """`label` in place of `labels` is a frequent slip."""
+    refusal = refused(UnusableCode, build(Pairs("None")), {"inputs": torch.randn(4, 2), "labels": torch.tensor([0, 1, 2, 0])})
+    assert "inputs, labels" in str(refusal)
+
+
 def test_a_batch_without_a_tensor_is_refused() -> None:
     model: Any = nn.Module()
     model.forward = lambda text: (torch.zeros(()),)
