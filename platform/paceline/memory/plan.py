@@ -94,7 +94,7 @@ class MemoryPlan:
         rows = [
             ("parameters", f"{self.parameters:,}"),
             ("FLOPs a sample", f"{self.flops_per_sample:,} forward and backward, {forward}"),
-            ("peak memory", peak),
+            ("peak memory", f"{peak}, of tensors: the process itself comes on top"),
             *((f"  {role}", size_text(size)) for role, size in self.memory.items()),
             ("device memory", "not known: give --memory" if limit is None else size_text(limit)),
             ("cheapest that fits", " ".join(f"{key}={value}" for key, value in settings) or "none"),
