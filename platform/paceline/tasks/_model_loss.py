@@ -108,10 +108,11 @@ def _loss(output: Any, batch: Any) -> Tensor:
         found = output[0]
     if not isinstance(found, Tensor) or found.numel() != 1:
         what = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else f"{type(output).__name__}"
-        has = f", which has {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
+        keys = f", which has {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else ""
         raise UnusableCode(
             f"task.name model_loss: the model returned {what} and no scalar loss. Return an object with the attribute "
-            f"or key loss, or a tuple that begins with the mean loss; Hugging Face models need labels in the batch{has}",
+            "or key loss, or a tuple that begins with the mean loss; Hugging Face models need labels in the batch"
+            f"{keys}",
             "no-loss",
         )
     return full_precision(found.reshape(()))

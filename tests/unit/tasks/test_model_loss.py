@@ -114,7 +114,8 @@ def test_a_model_without_a_loss_is_refused(form: str) -> None:
 
 def test_the_keys_of_a_batch_without_labels_are_named() -> None:
     """`label` in place of `labels` is a frequent slip."""
-    refusal = refused(UnusableCode, build(Pairs("None")), {"inputs": torch.randn(4, 2), "labels": torch.tensor([0, 1, 2, 0])})
+    batch = {"inputs": torch.randn(4, 2), "labels": torch.tensor([0, 1, 2, 0])}
+    refusal = refused(UnusableCode, build(Pairs("None")), batch)
     assert "inputs, labels" in str(refusal)
 
 
