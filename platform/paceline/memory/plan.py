@@ -52,7 +52,9 @@ class GridPoint:
 
 def size_text(count: int) -> str:
     """Return a number of bytes as text."""
-    return f"{count / 2**30:,.2f} GiB" if count >= 2**30 else f"{count / 2**20:,.1f} MiB"
+    if count >= 2**30:
+        return f"{count / 2**30:,.2f} GiB"
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 / 10 else f"{count / 2**10:,.1f} KiB"
 
 
 @dataclass(frozen=True, repr=False)
