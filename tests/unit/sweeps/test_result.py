@@ -248,6 +248,27 @@ def test_trials_with_the_same_weights_are_named() -> None:
     assert ResultText(unknown, [("val/accuracy", "max")]).equal_rows() == []
 
 
+@pytest.mark.parametrize(
+    ("values", "best", "edges"),
+    [
+        ([0.1, 0.2, 0.3], 0.3, ["lr=0.3 is the largest value tried: a larger one may be better"]),
+        ([0.1, 0.2, 0.3], 0.1, ["lr=0.1 is the smallest value tried: a smaller one may be better"]),
+        ([0.1, 0.2, 0.3], 0.2, []),
+        ([0.1, 0.2], 0.2, []),
+        (["a", "b", "c"], "c", []),
+        ([[1], [2], [3]], [3], []),
+        ([False, True, None], True, []),
+    ],
+    ids=str,
+)
+def test_the_best_setting_at_the_edge_of_the_space_is_named(values: list[Any], best: Any, edges: list[str]) -> None:
+    trials = [trial(number, 0.9 if each == best else 0.5, lr=each) for number, each in enumerate(values)]
+    unfinished = trial(9, 1.0, "failed", lr=9.0)
+    rows = ResultText([*trials, unfinished], ACCURACY).edge_rows()
+    assert [text for _, text in rows] == edges
+    assert rows == [row for row in result(trials).rows() if row in rows]
+
+
 def test_ranking_shows_the_best_settings_first_and_how_many_there_are() -> None:
     trials = [t for width in range(25) for t in seeds(2 * width, [width / 100, width / 50], width=width)]
     trials = [replace(one, samples_per_second=1000.0 * (1 + one.params["seed"])) for one in trials]

@@ -236,8 +236,9 @@ class SweepResult:
         return hidden
 
     def rows(self) -> list[tuple[str, str]]:
-        """The result as a small table, label and value: summary, ranking, what did not finish, what is equal."""
-        rows = self._summary + self._text.ranking_rows() + self._text.unfinished_rows() + self._text.equal_rows()
+        """The result as a small table, label and value: summary, ranking, trials to look at, and edges of the space."""
+        text = self._text
+        rows = [*self._summary, *text.ranking_rows(), *text.unfinished_rows(), *text.equal_rows(), *text.edge_rows()]
         return [(label, redact(text)) for label, text in rows]
 
     @property

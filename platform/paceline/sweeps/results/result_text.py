@@ -29,6 +29,8 @@ NAMED_TRIALS = 3
 """Trials of one reason that are named, at most."""
 EQUAL_GROUPS = 3
 """Groups of trials with the same weights that are named, at most."""
+LEAST_VALUES = 3
+"""Different values of an axis from which on it has an edge that is not half of it."""
 GAP = "  "
 LEAST_WIDTH = 12
 """Characters that the column of a table keeps which gives way."""
@@ -101,11 +103,25 @@ class ResultText:
         more = [f"and {len(equal) - EQUAL_GROUPS} more groups"] if len(equal) > EQUAL_GROUPS else []
         return _labelled("same weights", [*texts, *more])
 
+    def edge_rows(self) -> Rows:
+        """Axes of numbers of which the best setting has the smallest or the largest value: beyond it may be a better
+        one."""
+        best = ranking.best_setting(self._trials, self._objectives)
+        texts = []
+        for key, name in self._names.items() if best else ():
+            values = [trial.setting.get(key) for trial in self._trials if trial.state == "finished"]
+            numbers = {each for each in values if isinstance(each, int | float) and not isinstance(each, bool)}
+            value = best.setting.get(key) if best else None
+            if len(numbers) >= LEAST_VALUES and value in (min(numbers), max(numbers)):
+                which, beyond = ("smallest", "smaller") if value == min(numbers) else ("largest", "larger")
+                texts.append(f"{name}={value_text(value)} is the {which} value tried: a {beyond} one may be better")
+        return _labelled("at the edge", texts)
+
     def html(self, summary: Rows) -> str:
         """The rows of a summary, and the ranking, for a notebook."""
         rows = "".join(
             f"<tr><th style='{_LEFT}'>{escape(label)}</th><td style='{_LEFT}'>{html_cell(redact(value))}</td></tr>"
-            for label, value in summary + self.unfinished_rows() + self.equal_rows()
+            for label, value in summary + self.unfinished_rows() + self.equal_rows() + self.edge_rows()
         )
         heading, *body = self._ranking
         more = len(self.ranked) - len(body)
