@@ -84,6 +84,9 @@ class WarningLog:
         self._listener.event(kind, details)
 
 
+STOPPING = "stopping: the state is saved first; another signal stops at once"
+
+
 class ProgressFeed:
     """Passes the events and the progress of a coordinator to the listener, each event once."""
 
@@ -92,6 +95,13 @@ class ProgressFeed:
         self._lock = Lock()  # the checkpoint's thread has news too
         self._listener = listener
         self._total_steps = total_steps
+        self._is_stopping = False
+
+    def acknowledge_stop(self) -> None:
+        """Tell the user, once, that a signal has arrived. Not from its handler, which may interrupt the listener."""
+        if not self._is_stopping:
+            self._is_stopping = True
+            self._listener.stage(STOPPING)
 
     def show(self, look: Callable[[EventCursor], Any]) -> Any:
         """Pass new events to the listener; `look` returns a coordinator's view with the events after a cursor."""

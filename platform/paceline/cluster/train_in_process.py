@@ -38,7 +38,13 @@ def train_in_process(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any
 
 def _trained(launch: TrainLaunch, coordinator: RunCoordinator) -> dict[str, Any]:
     feed = ProgressFeed(launch.listener, launch.derived.total_steps)
-    reporter = InProcessReporter(coordinator, lambda: feed.show(coordinator.view))
+
+    def show() -> None:
+        if coordinator.stop_requested:
+            feed.acknowledge_stop()
+        feed.show(coordinator.view)
+
+    reporter = InProcessReporter(coordinator, show)
     coordinator.start_uploading()  # what talks to MLflow comes up while this process imports torch
     try:
         with first_interrupt_calls(coordinator.request_stop):

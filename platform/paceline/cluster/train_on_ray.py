@@ -110,6 +110,7 @@ def _follow(launch: TrainLaunch, coordinator: Any, fitting: TrainerThread, node:
         while fitting.is_alive() and not _show(launch, coordinator, feed) and node.dead() is None:
             fitting.join(POLL_SECONDS)
             if is_interrupted.is_set():  # again and again: a coordinator that dies forgets it
+                feed.acknowledge_stop()
                 coordinator.request_stop.remote()
     _show(launch, coordinator, feed)
     return _ending(launch, coordinator, fitting, node)

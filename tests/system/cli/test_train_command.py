@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from paceline.cluster.listener import STOPPING
 from support.cli.command import Ended, run_in_process
 from support.runs.command_process import CommandProcess
 
@@ -157,6 +158,7 @@ def test_ctrl_c_saves_and_exits_with_130(stopped: Stopped) -> None:
     assert 4 <= result["steps"] < STEPS
     assert Path(result["checkpoint"]).name == f"step-{result['steps']}"
     assert not has_traceback(stopped.ended.err)
+    assert stopped.ended.err.count(STOPPING) == 1
 
 
 # Signals while a run that is over is recorded, by an MLflow that answers that it is there and then never again
