@@ -86,6 +86,7 @@ def _rank_main(pipe: Connection, payload: bytes, rank: int, world_size: int, por
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", rank=rank, world_size=world_size)
+        dist.barrier()  # a function that ends the group at once would break the connections that others still make
         function, arguments, named = cloudpickle.loads(payload)
         ending = Ending(function(DistContext.current(), *arguments, **named))
     except BaseException as error:
