@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     try:
         code = int(options.command(options))
-        sys.stdout.flush()
+        print(end="", flush=True)  # a closed pipe is noticed here, not when the process ends
         return code
     except PacelineError as error:
         return _report(error, getattr(options, "json", False))

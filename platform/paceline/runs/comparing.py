@@ -299,7 +299,7 @@ def _member(found: FoundRun) -> Member:
         samples_per_second=result.samples_per_second,
         stamp=_stamp(found),
         points=result.points,
-        code=_code(Path(result.checkpoint)),
+        code=_code(Path(result.checkpoint)) if result.checkpoint else {},
     )
 
 

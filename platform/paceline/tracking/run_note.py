@@ -100,7 +100,11 @@ def _reproduction(tags: Mapping[str, str]) -> str:
 
 def _from_the_start(command: str) -> str:
     """Return a command that trains from scratch what a launch with this one has ended with."""
-    return shlex.join([word for word in shlex.split(command) if word not in _OF_ONE_LAUNCH])
+    try:
+        words = shlex.split(command)
+    except ValueError:  # it was cut within a quoted word
+        return command
+    return shlex.join([word for word in words if word not in _OF_ONE_LAUNCH])
 
 
 def _best(key: str, curve: ThinnedCurve) -> Place | None:

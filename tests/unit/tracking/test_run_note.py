@@ -75,6 +75,8 @@ def test_the_command_of_an_extension_trains_from_scratch() -> None:
     assert "| best of the extension |" in note
     resumed = summary("n", {}, "FINISHED", None, {metrics.COMMAND: "paceline train a.yaml --resume"})
     assert blocks_of(resumed) == ["paceline train a.yaml"]
+    cut = summary("n", {}, "FINISHED", None, {metrics.COMMAND: "paceline train 'a.y"})
+    assert blocks_of(cut) == ["paceline train 'a.y"]
 
 
 def test_a_run_without_an_overall_speed_has_that_of_its_last_window_in_the_note() -> None:
