@@ -290,11 +290,21 @@ def _no_such_name(module: str, name: str, names: set[str], spec: ModuleSpec) -> 
     first, dot, inner = name.partition(".")
     near = nearest(first, sorted(each for each in names if not each.startswith("_")))
     hint = f"did you mean {near}{dot}{inner}?" if near else ""
+    if hidden := _hidden_file(module, spec):
+        hint = f"it is not {hidden}: rename your file, since libraries come first"
+        return Problem("import", f"module {module!r} ({spec.origin}) has no {name!r}", "path", hint=hint)
     if spec.origin and not is_own(spec.origin) and (mine := _near_module(module, 0.8)) and _may_have(mine, first):
         return Problem("import", f"{spec.origin} has no {name!r}", "path", hint=f"did you mean {mine}:{name}?")
     if name == "LightningTask" and module.startswith("paceline"):
         hint = f"write {LIGHTNING_TASK}"
     return Problem("import", f"module {module!r} has no {name!r}", "path", hint=hint)
+
+
+def _hidden_file(module: str, spec: ModuleSpec) -> Path | None:
+    """Return the user's file of a module's name, if another module of that name was found before it."""
+    files = [Path(folder, *module.split(".")).with_suffix(".py") for folder in _own_folders()]
+    own = next((file for file in files if file.is_file()), None)
+    return None if own is None or Path(spec.origin or own).resolve() == own.resolve() else own
 
 
 def _may_have(module: str, name: str) -> bool:

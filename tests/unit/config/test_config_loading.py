@@ -129,6 +129,22 @@ def test_a_module_of_a_similar_name_is_suggested(path: str, tmp_path: Path, monk
     assert "waves:build" in problem.hint
 
 
+@pytest.mark.parametrize(("module", "place"), [("sched", "sched.py"), ("time", "built-in")])
+def test_a_file_with_the_name_of_a_library_is_to_be_renamed(
+    module: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / f"{module}.py"
+    file.write_text("class Sched: ...\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    problem = missing_module(f"{module}:Sched")
+    assert problem is not None
+    assert str(file) in problem.hint
+    assert f"{place}) has no 'Sched'" in problem.reason
+    other = missing_module("wave:Sched")
+    assert other is not None
+    assert "rename" not in other.hint
+
+
 def test_names_of_an_imported_module_are_looked_up_in_it() -> None:
     assert missing_module("json:dump") is None
     assert missing_module("json:tool.main") is None
