@@ -33,6 +33,8 @@ LEAST_WINDOW_SECONDS = 0.1
 """Shortest window in seconds. A shorter one has too few turns for a busy machine to affect both sides equally."""
 SLOWER = 3
 """Factor by which a technique may be slower than the baseline before it counts as hanging."""
+LEAST_PATIENCE_SECONDS = 20.0
+"""Seconds that a benchmark may take in any case: a busy machine needs some to build two trainers."""
 FIRST_ROUND_SHARE = 0.5
 """Largest share of the time left for the first benchmark of each technique, all together."""
 
@@ -157,7 +159,7 @@ class Screening:
         }
         begun = self._clock.elapsed
         parts = part_of(screened.baseline), part_of(screened.technique)
-        limit = self._clock.patience + self.fewest_seconds(screened.baseline, screened.technique)
+        limit = self._patience_with(screened) + self.fewest_seconds(screened.baseline, screened.technique)
         answer = self._bench.do(Job(BENCHMARK, parts, options, limit))
         screened.benchmarks += 1
         screened.is_too_slow = answer.kind == TOO_SLOW
@@ -170,6 +172,13 @@ class Screening:
             screened.warnings = list(dict.fromkeys([*screened.warnings, *answer.values["warnings"]]))
             screened.build_seconds = max(screened.build_seconds, answer.values["build_seconds"])
         return answer
+
+    def _patience_with(self, screened: ScreenedPair) -> float:
+        """Return the seconds after which a benchmark is given up: what compiles for long must not take the time in
+        which the other techniques are confirmed. Without the baseline's own, there would be none."""
+        if screened.technique is screened.baseline:
+            return self._clock.patience
+        return min(self._clock.patience, max(self._clock.left, LEAST_PATIENCE_SECONDS))
 
     def pairs_of(
         self, values: Mapping[str, Any], baseline: ExperimentConfig, technique: ExperimentConfig

@@ -403,14 +403,25 @@ def test_techniques_with_too_few_builds_for_a_verdict_are_named_with_the_time_th
     assert "too-few-builds" not in tuned(config=planted_config(tuneup=section)).notes
 
 
-def test_what_reaches_its_time_limit_is_not_tried_instead_of_not_applicable() -> None:
-    class Slow(SimulatedBench):
-        def do(self, job: Job) -> Answer:
-            if job.name == "benchmark" and is_set(json.loads(job.configs[1].config_json), "slower"):
-                self.clock.now += job.limit_seconds
-                return gave_up(job, STUDY)
-            return super().do(job)
+class Slow(SimulatedBench):
+    """One of the techniques takes all the time that it may, as by compiling."""
 
+    def do(self, job: Job) -> Answer:
+        if job.name == "benchmark" and is_set(json.loads(job.configs[1].config_json), "slower"):
+            self.clock.now += job.limit_seconds
+            return gave_up(job, STUDY)
+        return super().do(job)
+
+
+@pytest.mark.parametrize("budget", [90.0, 120.0, 150.0])
+def test_a_slow_technique_leaves_the_time_for_confirming_the_others(budget: float) -> None:
+    section = {"techniques": PLANTED, "budget_seconds": budget, "only": ["faster", "slower"]}
+    done = tuned(kind=Slow, config=planted_config(tuneup=section))
+    assert done.technique("faster").builds >= LOOKS[0]
+    assert done.clock.now <= budget
+
+
+def test_what_reaches_its_time_limit_is_not_tried_instead_of_not_applicable() -> None:
     done = tuned(kind=Slow)
     assert done.technique("slower").is_untried
     assert not done.technique("slower").is_decided
