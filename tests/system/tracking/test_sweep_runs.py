@@ -86,7 +86,7 @@ def test_a_sweep_that_crashed_and_was_opened_again(tmp_path: Path, sqlite_uri: s
         assert len(run.data.params) == 110
         tags = {key: run.data.tags[key] for key in (metrics.KIND, metrics.TRIAL_STATE, metrics.NAME)}
         assert tags == {metrics.KIND: "trial", metrics.TRIAL_STATE: state, metrics.NAME: about.name}
-        assert run.data.tags[metrics.STATUS_REASON] == ("" if state == "finished" else f"it was {state}")
+        assert run.data.tags.get(metrics.STATUS_REASON, "") == ("" if state == "finished" else f"it was {state}")
         assert f"## {number:04} global\\_batch\\_size={64 * number}" in run.data.tags[metrics.NOTE]
         assert steps_of(about.uri, run.info.run_id) == list(range(1, 5 + number))
         assert artifacts_of(about.uri, run.info.run_id) == {"config.yaml"}
