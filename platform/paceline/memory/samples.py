@@ -1,6 +1,8 @@
 """Batches of any size without their numbers, made from a few real samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sized
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import torch
@@ -8,13 +10,17 @@ import torch
 from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
-from paceline.engine.batches import map_tensors, tensors_in
+from paceline.engine.batches import fields_of, is_dataclass, map_tensors, tensors_in
 from paceline.engine.build_data import require_steps
 from paceline.engine.loading import SeededFetcher
 
 PROBED = (2, 3)
 """Batches of so many samples tell which dimensions of a batch follow its size. Where the collation refuses them, those
 of a micro-batch and of two do; where it takes a micro-batch alone, each first dimension is taken to follow."""
+LOOKED_AT = 64
+"""Samples whose lengths are compared, spread evenly over the training set."""
+LOOKING_SECONDS = 5.0
+"""Seconds after which no more of them are read, if reading is slow."""
 
 
 class Samples:
@@ -30,12 +36,14 @@ class Samples:
         self._validation = [SeededFetcher(each, 0, sets.collate_fn) for each in sets.validation.values()]
         self._fetcher = SeededFetcher(sets.train, config.seed, sets.collate_fn)
         self.samples = len(self._fetcher)
+        self._longest = _longest_first(self._fetcher)
         self._micro_batch = _micro_batch(config)
         require_steps(config, self.samples, largest_sizes(config).global_batch_size)
 
     def real(self, size: int) -> Any:
-        """A batch of `size` samples, some of them more than once where there are fewer."""
-        return self._fetcher.fetch(0, torch.arange(size) % self.samples)
+        """A batch of `size` samples, the longest first, some of them more than once."""
+        ids = torch.cat((self._longest[:size], torch.arange(size - len(self._longest[:size])) % self.samples))
+        return self._fetcher.fetch(0, ids)
 
     def kept_bytes(self) -> int:
         """Bytes of all samples of all sets, when they are kept."""
@@ -47,7 +55,7 @@ class Samples:
         """Return a function that makes a batch of `size` samples, in the mode that is active when it is called.
 
         Samples of different lengths, which a data set puts together by a rule of its own, are taken as long as the
-        first ones.
+        longest ones of those that are looked at: training meets them at some step.
         """
         (small, few), (large, more) = self._probed()
         growing = [
@@ -75,6 +83,41 @@ class Samples:
                 continue
         batch = self.real(size)
         return (size, batch), (size, batch)
+
+
+def _longest_first(fetcher: SeededFetcher) -> torch.Tensor:
+    """Return the ids of some samples, the longest first; none where no sample looked at is longer than another."""
+    none = torch.empty(0, dtype=torch.int64)
+    if fetcher.is_sliced or len(fetcher) == 0:
+        return none
+    looked_at = min(LOOKED_AT, len(fetcher))
+    lengths: dict[int, int] = {}
+    begun = monotonic()
+    for index in (torch.arange(looked_at) * len(fetcher) // looked_at).tolist():
+        if monotonic() - begun > LOOKING_SECONDS:
+            break
+        with suppress(Exception):  # lint and training find samples that cannot be read
+            (sample,) = fetcher.samples(0, torch.tensor([index]))
+            lengths[index] = _length(sample)
+    if len(set(lengths.values())) < 2:
+        return none
+    return torch.tensor(sorted(lengths, key=lambda index: -lengths[index]))
+
+
+def _length(sample: Any) -> int:
+    """Return the number of elements in a sample: of its tensors, arrays and lists, and of characters in its texts."""
+    if isinstance(sample, torch.Tensor):
+        return sample.numel()
+    if isinstance(sample, Mapping):
+        return sum(map(_length, sample.values()))
+    if isinstance(sample, list | tuple):
+        return sum(map(_length, sample))
+    if is_dataclass(sample):
+        return sum(_length(value) for _, value in fields_of(sample))
+    size = getattr(sample, "size", None)  # NumPy's arrays
+    if isinstance(size, int):
+        return size
+    return len(sample) if isinstance(sample, Sized) else 1
 
 
 def _micro_batch(config: ExperimentConfig) -> int:
