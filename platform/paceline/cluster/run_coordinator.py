@@ -326,22 +326,28 @@ class RunCoordinator:
         return self._ledger
 
     def close(
-        self, status: Status, reason: str | None, timeout_seconds: float, allocated: float | None = None
+        self,
+        status: Status,
+        reason: str | None,
+        timeout_seconds: float,
+        allocated: float | None = None,
+        warnings: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Send what is left and end the MLflow run; return an `UploadReport` as a mapping, with the `straggler` that
         was reported.
 
         Args:
             allocated: unit-seconds that this launch has had, as its driver has measured them.
+            warnings: warnings of all launches, which the note lists.
         """
         self.start_uploading()
         self._record_cost(allocated)
         if status == "FINISHED" and self.registers_checkpoints:  # otherwise it may continue, and remove them
             self._record_checkpoints()
         try:
-            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
+            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger, warnings)
         except OSError as error:  # no room for the end: what is in the journal is sent all the same
-            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger)
+            report = self._recorder.close(status, reason, timeout_seconds, None, self._ledger, warnings)
             report = replace(report, error=f"the end of the run could not be recorded: {error}")
         return {**asdict(report), "straggler": "\n".join(self._reported_tags.stragglers)}
 

@@ -138,15 +138,14 @@ def _train(
     on_result: Callable[[RunResult], object] | None,
 ) -> RunResult:
     start = time.monotonic()
-    log = WarningLog(listener)
-    prepared = prepare_launch(config, intent, address, log)
+    prepared = prepare_launch(config, intent, address, listener)
     launch = replace(prepared, began=start, wait_seconds=wait_seconds)
     try:
         ending, closing = _runner(launch)(launch)
-        launch.run.folder.add_warnings(log.warnings)
-        launch.run.settle(lambda text: log.event("warning", {"code": "record-not-stored", "message": text}))
+        launch.keep_warnings()
+        launch.run.settle(lambda text: launch.listener.event("warning", {"code": "record-not-stored", "message": text}))
         result = _result(launch, ending, closing, time.monotonic() - start)
-        result = replace(result, warnings=launch.run.folder.add_warnings(log.warnings))
+        result = replace(result, warnings=launch.keep_warnings())
         if on_result is not None:
             on_result(result)
         if ending["status"] == "finished":
@@ -158,18 +157,19 @@ def _train(
 
 def prepare_launch(config: ExperimentConfig, intent: Intent, address: str | None, listener: Listener) -> TrainLaunch:
     """Check what can be checked, and claim the run. Starts nothing."""
+    log = WarningLog(listener)
     if problems := missing_modules(config.model_dump()):
         raise ConfigError(problems)
     storage = storage_of(config)
     if on_cluster(address):
         require_shared_places(config)
     uri = tracking_uri(config.tracking, Path.cwd())
-    close_seconds = close_seconds_of(uri, config.tracking.offline, listener)
+    close_seconds = close_seconds_of(uri, config.tracking.offline, log)
     if not on_cluster(address):
         check_this_machine(config)
     derived = derive(config, config.data.sizes())
-    listener.planned(derived.lines())
-    run = _claim(config, storage, intent, listener)
+    log.planned(derived.lines())
+    run = _claim(config, storage, intent, log)
     try:
         config = adopt_weights(config, run.folder.read().get("config", {}))
         if run.resumed and run.store is None and not any(run.folder.checkpoints.glob("step-*")):
@@ -183,7 +183,7 @@ def prepare_launch(config: ExperimentConfig, intent: Intent, address: str | None
     except BaseException:
         run.release()
         raise
-    return TrainLaunch(config, run, record, derived, address, listener, close_seconds, ending=ending)
+    return TrainLaunch(config, run, record, derived, address, log, close_seconds, ending=ending)
 
 
 def _claim(

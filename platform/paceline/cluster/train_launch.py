@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.cluster.listener import Listener
+from paceline.cluster.listener import WarningLog
 from paceline.cluster.resume_rules import EXTENDED_FROM_STEP
 from paceline.cluster.run_coordinator import Status
 from paceline.cluster.run_costs import CostUnits, unit_of
@@ -30,7 +30,7 @@ class TrainLaunch:
     record: RunRecord
     derived: Derived
     address: str | None
-    listener: Listener
+    listener: WarningLog
     close_seconds: float = CLOSE_SECONDS
     """Seconds that the end of the run waits for MLflow."""
     began: float = field(default_factory=time.monotonic)
@@ -56,6 +56,10 @@ class TrainLaunch:
             reason = redact(ending["failure"]["reason"]) if is_failed else ""
             self._write("failed" if is_failed else "interrupted", next(iter(reason.splitlines()), ""))
         return ending
+
+    def keep_warnings(self) -> tuple[str, ...]:
+        """Write the warnings so far into the run's file; return them and those of earlier launches."""
+        return self.run.folder.add_warnings(self.listener.warnings)
 
     def conclude(self) -> None:
         """Write down that the run is finished: its command has answered, and the same command starts a new one."""

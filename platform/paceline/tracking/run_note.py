@@ -1,7 +1,7 @@
 """The note on a run's page in MLflow, with its result and the way to reproduce it, and the picture of its losses."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paceline.direction import default_mode
@@ -35,11 +35,15 @@ def summary(
     reason: str | None,
     tags: Mapping[str, str],
     ledger: Ledger | None = None,
+    warnings: Sequence[str] = (),
 ) -> str:
-    """Return Markdown with the outcome, a table of final and best metrics, the cost, and the command to rerun it."""
+    """Return Markdown with the outcome, the warnings, a table of final and best metrics, the cost, and the command to
+    rerun it."""
     parts = [f"## {escaped(name)}", _outcome(curves, status)]
     if reason:
         parts.append(code(reason))
+    if warnings:
+        parts.append("Warnings:\n\n" + "\n".join(f"- {escaped(text)}" for text in warnings))
     if curves:
         parts.append(_table(curves, "best of the extension" if metrics.EXTENDED_FROM in tags else "best"))
     if ledger is not None:

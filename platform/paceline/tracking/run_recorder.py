@@ -191,6 +191,7 @@ class RunRecorder:
         timeout_seconds: float = 60.0,
         note: str | None = None,
         ledger: Ledger | None = None,
+        warnings: Sequence[str] = (),
     ) -> UploadReport:
         """End the run: draw its picture, sum it up, and send what is left, but wait no longer than the timeout.
 
@@ -200,8 +201,9 @@ class RunRecorder:
         Args:
             note: Markdown for the run's page, in place of the summary of its points.
             ledger: what the run has cost, for that summary.
+            warnings: warnings of the run, for that summary.
         """
-        self.conclude(status, reason, note, ledger)
+        self.conclude(status, reason, note, ledger, warnings)
         self.start_uploading()
         silence = self._silence()
         if silence is not None:
@@ -234,7 +236,12 @@ class RunRecorder:
         return None if silence is None else report.error or silence
 
     def conclude(
-        self, status: FinalStatus, reason: str | None = None, note: str | None = None, ledger: Ledger | None = None
+        self,
+        status: FinalStatus,
+        reason: str | None = None,
+        note: str | None = None,
+        ledger: Ledger | None = None,
+        warnings: Sequence[str] = (),
     ) -> None:
         """End the run as `close` does, but send nothing. A second call does nothing.
 
@@ -243,7 +250,7 @@ class RunRecorder:
         """
         if not self._closed:
             self._closed = True
-            self._conclude(status, reason, note, ledger)
+            self._conclude(status, reason, note, ledger, warnings)
 
     def abandon(self) -> None:
         """Send no more, and wait for nothing: what is unsent stays in the journal."""
@@ -276,10 +283,17 @@ class RunRecorder:
     def _append_status(self, status: str) -> None:
         self._journal.append([("status", {"status": status, "time_ms": now_ms()})])
 
-    def _conclude(self, status: FinalStatus, reason: str | None, note: str | None, ledger: Ledger | None) -> None:
+    def _conclude(
+        self,
+        status: FinalStatus,
+        reason: str | None,
+        note: str | None,
+        ledger: Ledger | None,
+        warnings: Sequence[str],
+    ) -> None:
         curves = curves_of(self.history())
         if note is None:
-            note = summary(self._record.name, curves, status, reason, self._record.tags, ledger)
+            note = summary(self._record.name, curves, status, reason, self._record.tags, ledger, warnings)
         tags = {metrics.NOTE: note}
         if reason or self._has_reason:  # an earlier end's reason must not outlive it
             tags[metrics.STATUS_REASON] = reason or ""

@@ -188,20 +188,25 @@ def test_the_watcher_and_mlflow_are_reported_how_many_readings_were_dropped(
 
 
 @pytest.fixture
-def launch(work: Path) -> Iterator[TrainLaunch]:
-    made = prepare_launch(local_config(), "continue", None, Events())
+def events() -> Events:
+    return Events()
+
+
+@pytest.fixture
+def launch(work: Path, events: Events) -> Iterator[TrainLaunch]:
+    made = prepare_launch(local_config(), "continue", None, events)
     yield made
     made.run.release()
 
 
 def closing_of(launch: TrainLaunch, hurry: threading.Event) -> dict[str, Any]:
-    close = SimpleNamespace(remote=lambda *given: None)
+    close = SimpleNamespace(remote=lambda *given, **named: None)
     return train_on_ray._close(launch, SimpleNamespace(close=close), ("FINISHED", None), 0.0, hurry)
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError("Get timed out"), ActorUnavailableError("away", None)])
 def test_a_finished_training_gives_its_result_though_the_coordinator_does_not_answer(
-    launch: TrainLaunch, monkeypatch: pytest.MonkeyPatch, error: Exception
+    launch: TrainLaunch, events: Events, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     recorder = RunRecorder(launch.run.folder.tracking, launch.record)
     recorder.append([point for step in (1, 2) for point in MetricReading(step, step, {"train/loss": 0.5}).points()])
@@ -216,13 +221,13 @@ def test_a_finished_training_gives_its_result_though_the_coordinator_does_not_an
     assert (result.status, result.weights_sha256, result.steps) == ("finished", "ab", 3)
     assert result.points == (("train/loss", 0.5, 1), ("train/loss", 0.5, 2))
     assert closing["report"]["unsent"] > 2
-    ((_, warning),) = launch.listener.events  # type: ignore[attr-defined]
+    ((_, warning),) = events.events
     assert (warning["code"], warning["place"]) == ("unsent", str(launch.run.folder.path))
 
 
 @pytest.mark.parametrize("is_concluded", [True, False])
 def test_the_result_comes_once_the_end_is_written_down_when_nobody_waits_for_mlflow(
-    launch: TrainLaunch, monkeypatch: pytest.MonkeyPatch, is_concluded: bool
+    launch: TrainLaunch, events: Events, monkeypatch: pytest.MonkeyPatch, is_concluded: bool
 ) -> None:
     recorder = RunRecorder(launch.run.folder.tracking, launch.record)
     recorder.append(MetricReading(1, 1, {"train/loss": 0.5}).points())
@@ -244,7 +249,7 @@ def test_the_result_comes_once_the_end_is_written_down_when_nobody_waits_for_mlf
     assert has_ended(launch.run.folder.tracking)
     result = _result(launch, dict(ENDING), closing, 1.0)
     assert (result.status, result.points) == ("finished", (("train/loss", 0.5, 1),))
-    assert launch.listener.warnings == ["unsent"]  # type: ignore[attr-defined]
+    assert events.warnings == ["unsent"]
 
 
 # Metrics in a checkpoint

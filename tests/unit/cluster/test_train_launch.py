@@ -23,6 +23,8 @@ from paceline.config.experiment import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.runs.reopening import load_run
 from paceline.tasks._classification import Classification
+from paceline.tracking import metrics
+from paceline.tracking.journal import JOURNAL_FILE, Journal
 from support.cluster.coordinators import Events, no_space
 from support.cluster.local_runs import local_config as config
 from support.cluster.local_runs import small_config
@@ -88,7 +90,7 @@ def test_the_tracking_credentials_go_to_the_recorder_and_nowhere_else(address: s
         assert "***" not in text
         assert SERVER in text
     assert validate(json.loads(sent_to_workers)).name == "run"
-    assert launch.listener.warnings == ["mlflow-offline"]  # type: ignore[attr-defined]
+    assert [text.split()[-1] for text in launch.listener.warnings] == ["[mlflow-offline]"]
 
 
 def test_a_resumed_run_takes_the_credentials_of_its_own_command() -> None:
@@ -185,7 +187,7 @@ def test_a_gpu_that_torch_does_not_see_is_not_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr(train_worker, "run_here", run_here)
-    monkeypatch.setattr(RunCoordinator, "close", lambda self, *arguments: {})
+    monkeypatch.setattr(RunCoordinator, "close", lambda self, *arguments, **named: {})
     launch = prepare(config(scaling__use_gpu="auto"))
     train_in_process(launch)
     launch.run.release()
@@ -219,7 +221,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What MLflow would have been told at the end."""
     given: list[tuple[Any, ...]] = []
 
-    def close(self: RunCoordinator, *arguments: Any) -> dict[str, Any]:
+    def close(self: RunCoordinator, *arguments: Any, **named: Any) -> dict[str, Any]:
         given.append(arguments)
         return {"error": "", "url": "", "run_id": ""}
 
@@ -273,6 +275,9 @@ def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:
     assert events.warnings == ["mlflow-offline", "unsent"]
     assert [text.split()[-1] for text in result.warnings] == ["[mlflow-offline]", "[unsent]"]
     assert load_run(result.folder).warnings == result.warnings
+    entries = Journal(result.folder / "tracking" / JOURNAL_FILE).read()
+    note = [each.content["tags"][metrics.NOTE] for each in entries if metrics.NOTE in each.content.get("tags", {})][-1]
+    assert r"\[mlflow-offline\]" in note
     golden(str(events.events[-1][1]["message"]).replace(result.run_id, "<id>"))
 
 

@@ -85,8 +85,11 @@ def test_a_run_without_an_overall_speed_has_that_of_its_last_window_in_the_note(
 
 
 def test_the_words_of_users_cannot_become_markup() -> None:
-    reason = "```\n<script>alert(1)</script>\n```"
-    note = summary("<img src=x>|**b**", curves_of([MetricPoint("a|<b>", 1.0, 1, 1)]), "FAILED", reason, {})
+    reason, warnings = "```\n<script>alert(1)</script>\n```", ["first\n# <script> [a](b) [code]", "second [code]"]
+    points = [MetricPoint("a|<b>", 1.0, 1, 1)]
+    note = summary("<img src=x>|**b**", curves_of(points), "FAILED", reason, {}, warnings=warnings)
+    listed = [line for line in note.splitlines() if line.startswith("- ")]
+    assert listed == [r"- first \# &lt;script&gt; \[a\](b) \[code\]", r"- second \[code\]"]
     assert "<img" not in note
     assert "**b**" not in note
     assert table_of(note)[0][0] == r"a\|&lt;b&gt;"
