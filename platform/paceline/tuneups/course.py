@@ -64,6 +64,8 @@ FIRST_LOADERS = 2
 """More loader processes are screened only while half as many were worth it."""
 END_SECONDS, END_SHARE = 5.0, 0.03
 """Time reserved for the report, MLflow and the end of Ray: a minimum in seconds, and a share of the budget."""
+SCREENING_SHARE = 1 - CONFIRMATION_SHARE - MEMORY_SHARE - END_SHARE
+"""Share of a longer budget that is left for the screening, at least."""
 
 
 class TuneupCourse:
@@ -209,12 +211,27 @@ class TuneupCourse:
         if equal.problem:
             raise BaselineFailed(f"the baseline cannot be measured: {equal.problem}", "measure")
         self._screened[AA] = equal
+        self._warn_of_short_budget(len(techniques))
         searched = [each for each in techniques if (loader_processes(each) or 0) > FIRST_LOADERS]
         listed = [technique for technique in techniques if technique not in searched]
         for technique in listed:
             self._screened[technique.name] = self._pair_of(technique)
         self._screening.run([self._screened[technique.name] for technique in listed], share=0.5)
         return [*listed, *self._search_loaders(techniques)]
+
+    def _warn_of_short_budget(self, techniques: int) -> None:
+        """Say at once, not only in the report, that the budget is too short to screen all and to confirm one."""
+        each, left = self._screening.longest, self._clock.left
+        confirming = LOOKS[0] * seconds_of_build(1, self._screening)
+        kept_for_builds = self._kept_back - self._memory_seconds - self._end_seconds
+        lacking = max((techniques * each - left) / SCREENING_SHARE, (confirming - kept_for_builds) / CONFIRMATION_SHARE)
+        if lacking > 0:
+            screened = max(0, min(techniques, int(left / each)))
+            text = (
+                f"tuneup.budget_seconds is short: there is time to screen {screened} of "
+                f"{counted(techniques, 'technique')}; to screen all and to confirm one takes some {lacking:,.0f} s more"
+            )
+            self._watcher.event("warning", {"code": "short-budget", "message": text})
 
     def _pair_of(self, technique: Technique) -> ScreenedPair:
         return ScreenedPair(technique.name, self._config, technique.config(self._config))

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -121,10 +121,16 @@ class SimulatedBench:
 
 
 class RecordingListener(SilentWatcher):
-    """Keeps the names of what was screened."""
+    """Keeps the names of what was screened, and the warnings."""
 
     def __init__(self) -> None:
         self.screened_names: list[str] = []
+        self.warnings: dict[str, str] = {}
+        """By their codes."""
+
+    def event(self, kind: str, details: Mapping[str, Any]) -> None:
+        if kind == "warning":
+            self.warnings[details["code"]] = details["message"]
 
     def screened(self, pair: Any) -> None:
         self.screened_names.append(pair.name)

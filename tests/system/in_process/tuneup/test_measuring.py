@@ -1,6 +1,7 @@
 """The course of a tune-up, on a simulated bench with techniques whose effects are known."""
 
 import json
+import re
 from math import inf, nan
 from typing import Any
 
@@ -294,6 +295,16 @@ def test_techniques_without_time_are_listed() -> None:
     done = tuned(config=planted_config(160.0))
     assert min(done.technique(name).pairs for name in PLANTED) >= PAIRS
     assert "no-time" not in done.notes
+
+
+def test_a_budget_that_decides_little_is_warned_of_before_the_screening() -> None:
+    short = tuned(config=planted_config(60.0))
+    warning = short.listener.warnings["short-budget"]
+    assert "no-time" in short.notes
+    (more,) = re.findall(r"takes some (\d+) s more", warning)
+    enough = tuned(config=planted_config(60.0 + 1.25 * float(more)))  # with more time, windows are longer
+    assert "short-budget" not in enough.listener.warnings
+    assert "no-time" not in enough.notes
 
 
 def test_what_compiles_is_screened_last_and_costs_the_others_no_time() -> None:
