@@ -83,7 +83,7 @@ def record_finished(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any]
         )
     with first_interrupt_calls(coordinator.stop_waiting):
         _take_up_unrecorded(coordinator, Path(ending["checkpoint"]))
-        warnings = launch.keep_warnings()
+        warnings = launch.warnings_to_record()
         report = coordinator.close(*closing_status(ending), launch.close_seconds, warnings=warnings)
         return ending, {"report": report, "history": coordinator.history(), "cost": coordinator.cost()}
 

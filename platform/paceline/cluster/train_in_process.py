@@ -32,7 +32,7 @@ def train_in_process(launch: TrainLaunch) -> tuple[dict[str, Any], dict[str, Any
         ending = launch.note_ending(_trained(launch, coordinator))
         launch.listener.stage("recording the run in MLflow")
         status, reason = closing_status(ending)
-        report = coordinator.close(status, reason, launch.close_seconds, warnings=launch.keep_warnings())
+        report = coordinator.close(status, reason, launch.close_seconds, warnings=launch.warnings_to_record())
         return ending, {"report": report, "history": coordinator.history(), "cost": coordinator.cost()}
 
 

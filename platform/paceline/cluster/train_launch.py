@@ -1,6 +1,7 @@
 """One launch of a run: everything that is settled before the first process starts, and how it ended."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,13 @@ from paceline.cluster.unfinished_runs import ClaimedRun
 from paceline.cluster.worker_spec import WorkerSpec
 from paceline.config.derived import Derived
 from paceline.config.experiment import ExperimentConfig
+from paceline.errors import EnvironmentFault
 from paceline.redaction import redact
 from paceline.tracking.costs import goal_of
 from paceline.tracking.run_record import RunRecord
 
+ABOUT_RECORDING = ("mlflow-offline", "unsent", "record-not-stored")
+"""Codes of warnings that are out of date once somebody reads them in MLflow."""
 CLOSE_SECONDS = 60.0
 """Seconds that the end of a run waits for MLflow; unsent entries stay in the journal."""
 
@@ -61,6 +65,13 @@ class TrainLaunch:
         """Write the warnings so far into the run's file; return them and those of earlier launches."""
         return self.run.folder.add_warnings(self.listener.warnings)
 
+    def warnings_to_record(self) -> tuple[str, ...]:
+        """Return the warnings for the run's note in MLflow; those of this launch alone if the run's file is damaged."""
+        try:
+            return to_record(self.keep_warnings())
+        except EnvironmentFault:  # reported once the record is closed
+            return to_record(self.listener.warnings)
+
     def conclude(self) -> None:
         """Write down that the run is finished: its command has answered, and the same command starts a new one."""
         self._write("finished")
@@ -71,6 +82,11 @@ class TrainLaunch:
         except OSError as error:
             message = f"that the run is {status} could not be written to {self.run.folder.path}: {error}"
             self.listener.event("warning", {"code": "not-written", "message": message})
+
+
+def to_record(warnings: Iterable[str]) -> tuple[str, ...]:
+    """Return the warnings without those about the recording itself."""
+    return tuple(text for text in warnings if not text.endswith(tuple(f"[{code}]" for code in ABOUT_RECORDING)))
 
 
 def closing_status(ending: dict[str, Any]) -> tuple[Status, str | None]:

@@ -183,7 +183,7 @@ def _close(
     timeout_seconds, tracking = launch.close_seconds, launch.run.folder.tracking
     deadline = time.monotonic() + timeout_seconds + 30
     try:
-        closing = coordinator.close.remote(*status, timeout_seconds, allocated, warnings=launch.keep_warnings())
+        closing = coordinator.close.remote(*status, timeout_seconds, allocated, warnings=launch.warnings_to_record())
         while not ray.wait([closing], timeout=POLL_SECONDS)[0] and time.monotonic() < deadline:
             if hurry.is_set():
                 deadline = min(deadline, time.monotonic() + CONCLUDE_SECONDS)

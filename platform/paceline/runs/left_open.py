@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 from paceline.cluster.final_report import read_outcome
 from paceline.cluster.finished_training import has_finished
 from paceline.cluster.run_folder import RunFolder
+from paceline.cluster.train_launch import to_record
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.sweep import SweepConfig
 from paceline.errors import EnvironmentFault, PacelineError
@@ -115,6 +116,15 @@ class Owner:
             failure = outcome.get("failure", {})
             return Ending("FAILED", failure.get("reason") or "it failed")
         return self._gone()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Warnings of a run, for its note; none of a sweep or a trial.
+
+        Raises:
+            EnvironmentFault: its file is damaged.
+        """
+        return to_record(self.launched.read().get("warnings", ())) if self.kind == "run" else ()
 
     def note(self, ending: Ending) -> str | None:
         """Markdown for the page of a sweep's own run: the results of its trials; None for the summary of its points."""

@@ -313,7 +313,7 @@ def _close_if_open(found: _Found) -> None:
     ledger = Ledger.read(found.tracking)
     if ledger is not None:
         _record_cost(recorder, ledger)
-    recorder.conclude(ending.status, ending.reason, found.owner.note(ending), ledger)
+    recorder.conclude(ending.status, ending.reason, found.owner.note(ending), ledger, found.owner.warnings)
     recorder.abandon()
 
 

@@ -3,8 +3,10 @@
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 from paceline.direction import default_mode
+from paceline.redaction import redact
 from paceline.reports.text import number_text
 from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
@@ -24,6 +26,8 @@ _RANKED = (*_RESULTS, metrics.SAMPLES_PER_SECOND)
 """Prefixes of the keys of which one value is better than another; of the others only the last one is shown."""
 _OF_ONE_LAUNCH = ("--resume", "--extend")
 """Flags with which a command takes up what was there, which it does not find again once the run is finished."""
+MAX_WARNINGS, MAX_WARNING_LENGTH = 10, 300
+"""Warnings in the note, and characters of each: MLflow shows no more than 8,000 characters in all."""
 _LEFT_OUT = ("cost/", "axis/", "system/", "rank_seconds/", metrics.VALIDATION_EPOCH)
 """Prefixes of the keys that have a table of their own, are a setting, or are about machines."""
 
@@ -37,17 +41,17 @@ def summary(
     ledger: Ledger | None = None,
     warnings: Sequence[str] = (),
 ) -> str:
-    """Return Markdown with the outcome, the warnings, a table of final and best metrics, the cost, and the command to
-    rerun it."""
+    """Return Markdown with the outcome, a table of final and best metrics, the cost, the newest warnings, and the
+    command to rerun it."""
     parts = [f"## {escaped(name)}", _outcome(curves, status)]
     if reason:
         parts.append(code(reason))
-    if warnings:
-        parts.append("Warnings:\n\n" + "\n".join(f"- {escaped(text)}" for text in warnings))
     if curves:
         parts.append(_table(curves, "best of the extension" if metrics.EXTENDED_FROM in tags else "best"))
     if ledger is not None:
         parts.append(ledger.markdown())
+    if warnings:
+        parts.append(_warnings_part(warnings))
     parts.append(_reproduction(tags))
     return "\n\n".join(part for part in parts if part)
 
@@ -87,6 +91,13 @@ def _with_unit(key: str, value: float) -> str:
     if key.endswith("_bytes"):
         return f"{value / 2**20:,.0f} MiB"
     return f"{number_text(value)} {_UNITS[key]}" if key in _UNITS else number_text(value)
+
+
+def _warnings_part(warnings: Sequence[str]) -> str:
+    shown = [redact(text) for text in warnings[-MAX_WARNINGS:]]
+    lines = [f"- {escaped(shorten(text, MAX_WARNING_LENGTH, placeholder=' ...'))}" for text in shown]
+    earlier = len(warnings) - len(shown)
+    return "\n".join(["Warnings:", "", *([f"- {earlier} earlier ones"] if earlier else []), *lines])
 
 
 def _reproduction(tags: Mapping[str, str]) -> str:

@@ -47,6 +47,7 @@ def test_a_killed_run_is_sent_with_its_cost_and_closed_and_twice_changes_nothing
 ) -> None:
     folder = killed_run(storage, uri_of(database))
     write_ledger(folder, LEDGER)
+    RunFolder(folder).write(warnings=["the machine is busy [machine-busy]", "not all was sent [unsent]"])
     report = sync_folder(storage)
     (found,) = report.records
     assert (found.folder, found.state, found.left, found.reason) == (str(folder), "complete", 0, "")
@@ -57,6 +58,8 @@ def test_a_killed_run_is_sent_with_its_cost_and_closed_and_twice_changes_nothing
     golden(run.data.tags[metrics.STATUS_REASON])
     assert cost_of(run) == {"cost/core_seconds": 100.0, "cost/price": 1.0, "cost/joules": 50.0}
     assert "| training | 90.0 | 90% | 0.9 |" in run.data.tags[metrics.NOTE]
+    assert r"\[machine-busy\]" in run.data.tags[metrics.NOTE]
+    assert "unsent" not in run.data.tags[metrics.NOTE]
     history = mlflow_connection.connect(uri_of(database)).get_metric_history(run.info.run_id, "cost/price")
     assert [each.step for each in history] == [5]
     assert json.loads((folder / "tracking" / "artifacts" / COST_FILE).read_bytes()) == LEDGER.to_json()

@@ -4,7 +4,7 @@ told."""
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,6 +199,13 @@ def launch(work: Path, events: Events) -> Iterator[TrainLaunch]:
     made.run.release()
 
 
+def raising(error: Exception) -> Callable[..., Any]:
+    def silent(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return silent
+
+
 def closing_of(launch: TrainLaunch, hurry: threading.Event) -> dict[str, Any]:
     close = SimpleNamespace(remote=lambda *given, **named: None)
     return train_on_ray._close(launch, SimpleNamespace(close=close), ("FINISHED", None), 0.0, hurry)
@@ -210,11 +217,7 @@ def test_a_finished_training_gives_its_result_though_the_coordinator_does_not_an
 ) -> None:
     recorder = RunRecorder(launch.run.folder.tracking, launch.record)
     recorder.append([point for step in (1, 2) for point in MetricReading(step, step, {"train/loss": 0.5}).points()])
-
-    def silent(*_: Any, **__: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(ray, "get", silent)
+    monkeypatch.setattr(ray, "get", raising(error))
     monkeypatch.setattr(ray, "wait", lambda *given, **named: (["the answer"], []))
     closing = closing_of(launch, threading.Event())
     result = _result(launch, dict(ENDING), closing, 1.0)
@@ -223,6 +226,19 @@ def test_a_finished_training_gives_its_result_though_the_coordinator_does_not_an
     assert closing["report"]["unsent"] > 2
     ((_, warning),) = events.events
     assert (warning["code"], warning["place"]) == ("unsent", str(launch.run.folder.path))
+
+
+def test_the_coordinator_gets_the_warnings_but_those_about_the_recording(
+    launch: TrainLaunch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for code in ("mlflow-offline", "machine-busy", "unsent"):
+        launch.listener.event("warning", {"code": code, "message": "told"})
+    given: list[Any] = []
+    close = SimpleNamespace(remote=lambda *_, **named: given.append(named))
+    monkeypatch.setattr(ray, "wait", lambda *given, **named: (["the answer"], []))
+    monkeypatch.setattr(ray, "get", raising(GetTimeoutError("Get timed out")))
+    train_on_ray._close(launch, SimpleNamespace(close=close), ("FINISHED", None), 0.0, threading.Event())
+    assert given == [{"warnings": ("told [machine-busy]",)}]
 
 
 @pytest.mark.parametrize("is_concluded", [True, False])

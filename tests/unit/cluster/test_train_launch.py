@@ -24,8 +24,7 @@ from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.runs.reopening import load_run
 from paceline.tasks._classification import Classification
 from paceline.tracking import metrics
-from paceline.tracking.journal import JOURNAL_FILE, Journal
-from support.cluster.coordinators import Events, no_space
+from support.cluster.coordinators import Events, no_space, tags_of
 from support.cluster.local_runs import local_config as config
 from support.cluster.local_runs import small_config
 from support.configs import problems_of
@@ -275,10 +274,19 @@ def test_the_end_names_the_command_that_sends_the_rest(golden: Golden) -> None:
     assert events.warnings == ["mlflow-offline", "unsent"]
     assert [text.split()[-1] for text in result.warnings] == ["[mlflow-offline]", "[unsent]"]
     assert load_run(result.folder).warnings == result.warnings
-    entries = Journal(result.folder / "tracking" / JOURNAL_FILE).read()
-    note = [each.content["tags"][metrics.NOTE] for each in entries if metrics.NOTE in each.content.get("tags", {})][-1]
-    assert r"\[mlflow-offline\]" in note
     golden(str(events.events[-1][1]["message"]).replace(result.run_id, "<id>"))
+
+
+def test_the_note_lists_the_warnings_but_those_about_the_recording() -> None:
+    changes = {"lr_scheduler__warmup_steps": 9, "trainer__max_steps": 2}
+    offline = small_config(tracking__uri=f"http://{SERVER}", tracking__offline="allow", **changes)
+    result = train(offline, listener=Events())
+    codes = [text.split()[-1] for text in result.warnings]
+    assert codes == ["[mlflow-offline]", "[warmup-too-long]", "[unsent]"]
+    note = tags_of(result.folder / "tracking")[metrics.NOTE]
+    assert r"\[warmup-too-long\]" in note
+    assert "mlflow-offline" not in note
+    assert "unsent" not in note
 
 
 # Python objects

@@ -10,6 +10,7 @@ from paceline.reports import theme
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_note import loss_curve, summary
+from paceline.tracking.run_record import TAG_LENGTH
 from paceline.tracking.thinned_curves import curves_of
 from support.golden import Golden
 from support.tracking.markdown import blocks_of, outside_blocks, table_of
@@ -82,6 +83,17 @@ def test_the_command_of_an_extension_trains_from_scratch() -> None:
 def test_a_run_without_an_overall_speed_has_that_of_its_last_window_in_the_note() -> None:
     note = summary("n", curves_of(curve("samples_per_second", [1000.0, 12345.0])), "KILLED", None, {})
     assert "12,345" in note.partition("|")[0]
+
+
+def test_many_warnings_leave_room_for_the_rest_of_the_note() -> None:
+    tags = {metrics.COMMAND: "paceline train a.yaml"}
+    warnings = [f"the checkpoint of step {step} could not be stored: {'reason ' * 100}" for step in range(200)]
+    note = summary("n", curves_of(curve("val/loss", [1.0])), "FINISHED", None, tags, warnings=warnings)
+    assert len(note) < TAG_LENGTH
+    assert table_of(note)
+    assert blocks_of(note) == ["paceline train a.yaml"]
+    assert "- 190 earlier ones" in note
+    assert "of step 199 " in note
 
 
 def test_the_words_of_users_cannot_become_markup() -> None:

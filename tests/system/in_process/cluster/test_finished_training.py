@@ -14,9 +14,10 @@ from paceline.cluster.train import train
 from paceline.runs.left_open import Ending, Owner
 from paceline.runs.reopening import load_run
 from paceline.storage.address import OUTCOME
+from paceline.tracking import metrics
 from paceline.tracking.costs import Ledger
 from paceline.tracking.journal import JOURNAL_FILE, Journal
-from support.cluster.coordinators import Events, entries_of, no_space
+from support.cluster.coordinators import Events, entries_of, no_space, tags_of
 from support.cluster.local_runs import small_config
 
 pytestmark = pytest.mark.usefixtures("work")
@@ -31,7 +32,8 @@ def die(*given: Any, **named: Any) -> Any:
 
 
 def config(**changes: Any) -> Any:
-    return small_config(**{"tracking__price_per_hour": 2.0, "scaling__cpus_per_worker": 1, **changes})
+    usual = {"tracking__price_per_hour": 2.0, "scaling__cpus_per_worker": 1, "lr_scheduler__warmup_steps": 99}
+    return small_config(**{**usual, **changes})
 
 
 def died_after_training(monkeypatch: pytest.MonkeyPatch, at: str = "", **changes: Any) -> RunFolder:
@@ -93,6 +95,7 @@ def test_the_same_command_gives_the_result_of_training_that_has_ended(
     }
     assert result.samples_per_second > 0
     assert [entry["status"] for entry in entries_of(folder.tracking, "status")][-1] == "FINISHED"
+    assert r"\[warmup-too-long\]" in tags_of(folder.tracking)[metrics.NOTE]
     assert folder.read()["status"] == "finished"
     assert load_run(folder.path).status == "finished"
     assert train(config(), listener=Events()).folder != folder.path, "a finished run is never continued"
