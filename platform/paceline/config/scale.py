@@ -27,6 +27,7 @@ class ScaleConfig(Section):
     marked as such. `auto`: `scaling.num_workers`, halved and doubled twice."""
     budget_seconds: Annotated[float, Field(ge=10, le=1e7)] = 600.0
     """Maximum duration of the study, from the command to the report, 10 to 10^7 seconds. It ends earlier when
-    everything is measured. A training that has begun by then is completed, which takes longer on a busy machine."""
+    everything is measured. What has begun by then may take a quarter of it longer, or 60 seconds if that
+    is more."""
     seeds: Annotated[int, Field(ge=2, le=1024)] = 3
     """Number of seeds with which the recommendation and the unchanged config are trained to the target, 2 to 1024."""

@@ -20,7 +20,8 @@ class TuneupConfig(Section):
 
     budget_seconds: Annotated[float, Field(ge=10, le=1e7)] = 600.0
     """Maximum duration of the tune-up, from the command to the report, 10 to 10^7 seconds. It ends earlier when
-    everything is decided. A measurement that has begun by then is completed, which takes longer on a busy machine."""
+    everything is decided. What has begun by then may take a quarter of it longer, or 60 seconds if that
+    is more; trainings are stopped."""
     metric: Metric | None = None
     """Quality metric, as it is recorded. `null`: `val/accuracy` if the task reports it, else `val/loss`."""
     mode: Direction | None = None

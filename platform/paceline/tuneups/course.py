@@ -65,7 +65,7 @@ FIRST_LOADERS = 2
 END_SECONDS, END_SHARE = 5.0, 0.03
 """Time reserved for the report, MLflow and the end of Ray: a minimum in seconds, and a share of the budget."""
 SCREENING_SHARE = 1 - CONFIRMATION_SHARE - MEMORY_SHARE - END_SHARE
-"""Share of a longer budget that is left for the screening, at least."""
+"""Share of a longer budget that the screening gets, without trainings."""
 
 
 class TuneupCourse:
@@ -219,17 +219,21 @@ class TuneupCourse:
         self._screening.run([self._screened[technique.name] for technique in listed], share=0.5)
         return [*listed, *self._search_loaders(techniques)]
 
-    def _warn_of_short_budget(self, techniques: int) -> None:
+    def _warn_of_short_budget(self, num_techniques: int) -> None:
         """Say at once, not only in the report, that the budget is too short to screen all and to confirm one."""
+        if not num_techniques:
+            return
         each, left = self._screening.longest, self._clock.left
         confirming = LOOKS[0] * seconds_of_build(1, self._screening)
         kept_for_builds = self._kept_back - self._memory_seconds - self._end_seconds
-        lacking = max((techniques * each - left) / SCREENING_SHARE, (confirming - kept_for_builds) / CONFIRMATION_SHARE)
-        if lacking > 0:
-            screened = max(0, min(techniques, int(left / each)))
+        lacking_seconds = max(
+            (num_techniques * each - left) / SCREENING_SHARE, (confirming - kept_for_builds) / CONFIRMATION_SHARE
+        )
+        if lacking_seconds > 0:
+            enough_for = max(0, min(num_techniques, int(left / each)))
             text = (
-                f"tuneup.budget_seconds is short: there is time to screen {screened} of "
-                f"{counted(techniques, 'technique')}; to screen all and to confirm one takes some {lacking:,.0f} s more"
+                f"the time for the screening is enough for {enough_for} of {counted(num_techniques, 'technique')}: "
+                f"raise tuneup.budget_seconds by at least {lacking_seconds:,.0f} s, or name fewer in tuneup.only"
             )
             self._watcher.event("warning", {"code": "short-budget", "message": text})
 
