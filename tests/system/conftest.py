@@ -18,6 +18,13 @@ def ray_session() -> None:
     """
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _ray_is_ended(_no_process_is_left_behind: None) -> Iterator[None]:
+    """End the shared Ray before the processes that are left are looked for, where no other test comes after it."""
+    yield
+    _ray.close()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     global _ray
