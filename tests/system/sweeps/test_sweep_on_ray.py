@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,24 @@ def states(result: SweepResult) -> dict[str, str]:
     return {trial.id: trial.state for trial in result.trials}
 
 
-def test_techniques_compute_what_each_does_alone_and_accidents_end_their_own_trials_alone(home: Path) -> None:
+@pytest.fixture
+def tune_log() -> Iterator[list[logging.LogRecord]]:
+    """What Ray Tune logs: it is shown where the user's own program has started Ray."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    ray_logger, logger = logging.getLogger("ray"), logging.getLogger("ray.tune")
+    level = ray_logger.level
+    ray_logger.setLevel(logging.INFO)  # as `ray.init` does by default
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+    ray_logger.setLevel(level)
+
+
+def test_techniques_compute_what_each_does_alone_and_accidents_end_their_own_trials_alone(
+    home: Path, tune_log: list[logging.LogRecord]
+) -> None:
     """Eight trials in turn: one raises, one diverges, one is out of memory, and one loses a worker but is retried."""
     space = {
         "trainer.precision": ["32-true", "bf16-mixed"],
@@ -133,6 +151,7 @@ def test_techniques_compute_what_each_does_alone_and_accidents_end_their_own_tri
     args = {"kinds": kinds, "begun": str(home / "begun"), "pause": 0.02}
     run = config(home, "techniques", space, task={"path": "accidents:Accident", "args": args})
     result = sweep(run)
+    assert [record.getMessage() for record in tune_log] == []
     assert result.status == "finished"
     assert modes_in(home / "runs") == PRIVATE
     ends = {"raise": "failed", "nan": "diverged", "oom": "oom", "kill": "finished", "": "finished"}

@@ -1,5 +1,6 @@
 """Ray Tune at work on a sweep, in a thread of the driver."""
 
+import logging
 import os
 import threading
 import time
@@ -38,6 +39,9 @@ _ENVIRONMENT = {
 
 MOST_PENDING = "TUNE_MAX_PENDING_TRIALS_PG"
 
+_LEVELS = {"ray.tune.tune": logging.WARNING, "ray.tune.analysis.experiment_analysis": logging.ERROR}
+"""Levels of loggers that report where Tune's own files are, and which are missing: a sweep uses none of them."""
+
 
 class TuneThread(threading.Thread):
     """`Tuner.fit()` in a thread, which keeps Tune from taking over the signals.
@@ -59,7 +63,7 @@ class TuneThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            with _environment(self._plan.slots):
+            with _environment(self._plan.slots), _quiet():
                 self._tuner().fit()
         except (Exception, SystemExit) as error:  # Ray raises SystemExit here when it is shut down
             self.error = error
@@ -157,6 +161,19 @@ def _folder_name(trial: Any) -> str:
 
 _OVER: set[str] = set()
 """The sweeps of this process that are to end. Not in the stopper itself, which Tune copies and pickles."""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what Tune logs about its own files, which is shown where the user's program has started Ray."""
+    before = {name: logging.getLogger(name).level for name in _LEVELS}
+    for name, level in _LEVELS.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextmanager
