@@ -223,7 +223,9 @@ class TuneupCourse:
         """Say at once, not only in the report, that the budget is too short to screen all and to confirm one."""
         if not num_techniques:
             return
-        each, left = self._screening.longest, self._clock.left
+        each = self._screening.longest
+        # the time reserved for trainings is free in the end where nothing that needs one looks faster
+        left = self._clock.left + self._clock.reserved - self._kept_back
         confirming = LOOKS[0] * seconds_of_build(1, self._screening)
         kept_for_builds = self._kept_back - self._memory_seconds - self._end_seconds
         lacking_seconds = max(
