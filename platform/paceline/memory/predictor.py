@@ -47,9 +47,8 @@ class _Data:
     """Source of the batches of one data set."""
 
     samples: Samples
-    largest: BatchMaker
+    maker: BatchMaker
     """Makes the batches that take the most memory."""
-    typical: BatchMaker
 
 
 @dataclass
@@ -87,8 +86,9 @@ class Predictor:
     def facts(self, config: ExperimentConfig) -> dict[str, Any]:
         """Return the parameter counts and the FLOPs per sample of a model that has been predicted."""
         how = self._how.get(_model_key(config), "fake")
-        data = self._of(config)
-        maker = data.samples.first if how == "real" else data.typical
+        samples = self._of(config).samples
+        with self.limited(LOADING):
+            maker = samples.first if how == "real" else samples.maker(samples.first)
         with self.limited(STEPPING):
             parameters, trainable = count_parameters(config, how)
             forward, backward = count_flops(config, 2, maker, how)
@@ -166,14 +166,14 @@ class Predictor:
 
     def _maker(self, config: ExperimentConfig, how: How) -> BatchMaker:
         data = self._of(config)
-        return data.samples.real if how == "real" else data.largest
+        return data.samples.real if how == "real" else data.maker
 
     def _of(self, config: ExperimentConfig) -> _Data:
         key = config.data.model_dump_json(exclude=BATCHING)
         if key not in self._data:
             with self.limited(LOADING):
                 samples = Samples(config)
-                self._data[key] = _Data(samples, samples.maker(samples.real), samples.maker(samples.first))
+                self._data[key] = _Data(samples, samples.maker(samples.real))
         return self._data[key]
 
 
