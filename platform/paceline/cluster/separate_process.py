@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import Any, NoReturn
 
 from paceline.cluster.worker_spec import WorkerSpec
@@ -93,7 +94,7 @@ class SeparateProcess:
         assert self._process is not None
         try:
             self._process.stdin = None  # closed already, which `communicate` does not expect
-            text, _ = self._process.communicate(timeout=timeout_seconds)
+            text, _ = self._process.communicate(timeout=timeout_seconds if timeout_seconds < inf else None)
         except subprocess.TimeoutExpired:
             told = f"it took more than {timeout_seconds:.0f} s to find out"
             raise EnvironmentFault(told, "took-too-long", seconds=timeout_seconds) from None

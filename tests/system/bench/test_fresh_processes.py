@@ -2,6 +2,7 @@
 
 import os
 import time
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from support.bench.tasks import WHERE, Dying, Hanging, Listed
 from support.toys import PointsTask, toy_config
 
 
-def trained(task: type[PointsTask], limit_seconds: float = 100.0) -> Answer:
+def trained(task: type[PointsTask], limit_seconds: float) -> Answer:
     config = toy_config(trainer__precision="32-true", task={"path": f"{task.__module__}:{task.__name__}"})
     bench = LocalBench(config, STUDY)
     return bench.do(Job(TRAIN, (part_of(config),), limit_seconds=limit_seconds, in_fresh_processes=True))
@@ -22,7 +23,7 @@ def trained(task: type[PointsTask], limit_seconds: float = 100.0) -> Answer:
 def test_each_job_is_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WHERE, str(tmp_path / "processes"))
     for _ in range(2):
-        answer = trained(Listed)
+        answer = trained(Listed, inf)
         assert answer.problem == ""
         assert answer.values["samples"] > 0
     listed = (tmp_path / "processes").read_text().split()
