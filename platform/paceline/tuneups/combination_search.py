@@ -1,7 +1,8 @@
 """Search for techniques that work together: one may hide another's gain, or remove it.
 
 those that gain alone  ->  others of their families in their place  ->  others that gain beside them
-  ->  again others of their families  ->  without those that gain nothing any more
+  ->  again others of their families  ->  a larger batch, with what gains only beside it
+  ->  without those that gain nothing any more
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.tuneups.combinations import best_of_families, size_of, speedups, together
+from paceline.tuneups.combinations import KNEE, best_of_families, size_of, speedups, together
 from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.outcome import Beside, Question
 from paceline.tuneups.peaks import PREDICTED_OOM
@@ -64,19 +65,50 @@ class Combining:
         _, chosen = together(self._config, gained)
         if self._may_reveal(chosen):  # first, since the batch size matters most, and time may be short
             chosen = self._with_another_of_a_family(chosen, tried) or chosen
-        for _ in range(ROUNDS if chosen else 0):
-            hidden = tried if self._may_reveal(chosen) else []
-            others = [
-                technique for technique in [*hidden, *self._opened_by(chosen)] if self._may_help(technique, chosen)
-            ]
-            if (added := self._gains_beside(chosen, others)) is None:
-                break
-            chosen = [*chosen, added]
+        chosen = self._with_what_gains(chosen, tried)
         for _ in range(ROUNDS):
             if (swapped := self._with_another_of_a_family(chosen, tried)) is None:
                 break
             chosen = swapped
+        if (moved := self._with_larger_batch_and_another(chosen, tried)) is not None:
+            chosen = self._with_what_gains(moved, tried)
         return self._without_idle(chosen)
+
+    def _with_what_gains(self, chosen: list[Technique], tried: Sequence[Technique]) -> list[Technique]:
+        """Add those that gain beside the others, one after the other."""
+        for _ in range(ROUNDS if chosen else 0):
+            if (added := self._gains_beside(chosen, self._candidates_beside(chosen, tried))) is None:
+                break
+            chosen = [*chosen, added]
+        return chosen
+
+    def _candidates_beside(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> list[Technique]:
+        hidden = tried if self._may_reveal(chosen) else []
+        return [technique for technique in [*hidden, *self._opened_by(chosen)] if self._may_help(technique, chosen)]
+
+    def _with_larger_batch_and_another(
+        self, chosen: Sequence[Technique], tried: Sequence[Technique]
+    ) -> list[Technique] | None:
+        """Replace the batch by a larger one that alone is no faster, if a technique gains enough beside that one: short
+        number formats and memory layouts may need large tensors. Returns None where none does."""
+        rest = [technique for technique in chosen if technique.family != "batch"]
+        others = tuple(technique.name for technique in rest)
+        as_fast = {
+            each.name: each.speedup
+            for each in self.beside
+            if each.question == "instead" and each.others == others and each.speedup and each.seen != "slower"
+        }
+        batches = [each for each in tried if each.family == "batch" and each.name in as_fast and each not in chosen]
+        if len(rest) == len(chosen) or not batches:
+            return None
+        larger = [*rest, max(batches, key=lambda technique: as_fast[technique.name])]
+        if (added := self._gains_beside(larger, self._candidates_beside(larger, tried))) is None:
+            return None
+        names = tuple(technique.name for technique in larger)
+        gain = next(
+            each.speedup or 1.0 for each in reversed(self.beside) if (each.name, each.others) == (added.name, names)
+        )
+        return [*larger, added] if as_fast[larger[-1].name] * gain * KNEE > 1 else None
 
     def extended(
         self, chosen: list[Technique], tried: Sequence[Technique], spoiling: Collection[str]
