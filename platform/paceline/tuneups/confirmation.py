@@ -6,8 +6,8 @@ what is claimed is tested over builds, see `statistics.sequential_test`.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from paceline.tuneups.statistics.intervals import (
 )
 from paceline.tuneups.statistics.sequential_test import (
     LEAST_DEVIATION,
+    LEAST_EFFECT,
     LOOKS,
     Comparison,
     SequentialTest,
@@ -52,6 +53,9 @@ SHARE_BUILDS = 6
 """Builds after which a technique that has not been shown to add something to the others is left out."""
 SHARE_ERROR = 0.05
 """Error level of the interval of a technique's share. It only decides which techniques are left out."""
+NARROW_BUILDS = 6
+"""Builds of a combination for which the time kept to cut it back is used if it is not cut back: over three builds, its
+interval is several times as wide."""
 MIN_PAIRS, PAIRS = 2, 4
 """Fewest and most pairs of windows per pair of configs in a build; the fewest if steps are slow."""
 WINDOW_SECONDS = 0.25
@@ -73,6 +77,13 @@ class Share(NamedTuple):
     interval: Interval
     """Not corrected for several looks: it only decides which techniques are left out."""
     builds: int
+
+    @property
+    def adds_something(self) -> bool:
+        """True if the technique is worth its line in the config, or too few builds tell."""
+        low, high = self.interval.low, self.interval.high
+        is_open = low <= 1 and high >= 1 + LEAST_EFFECT and self.builds < SHARE_BUILDS
+        return is_open or (low > 1 and self.interval.estimate >= 1 + LEAST_EFFECT)
 
 
 @dataclass(frozen=True)
@@ -142,10 +153,20 @@ class Confirmation:
             alpha: probability that `TOGETHER` is falsely called a gain or a regression.
             can_cut_back: leave time to confirm a smaller combination, without the techniques that add nothing.
         """
-        if not can_cut_back:
-            return self._run(together, alone, shares, alpha)
-        with self.keeping_time():
-            return self._run(together, alone, shares, alpha)
+        pairs = {TOGETHER: ConfigPair(self._config, together)} if together is not None else {}
+        pairs |= {name: each for name, each in alone.items() if name in shares}
+        pairs |= {_share_of(name): ConfigPair(each, together) for name, each in shares.items() if together is not None}
+        pairs |= {name: each for name, each in alone.items() if name not in shares}
+        self._forget_combination()
+        with self.keeping_time() if can_cut_back else nullcontext():
+            course = self._begin(pairs, alone, alpha, NARROW_BUILDS if can_cut_back else 0)
+            if course is None:
+                return Confirmed()
+            while names := self._next_names(course, course.looks, course.open):
+                self._build_again(course, pairs, names)
+        while names := self._next_names(course, course.looks_together, course.imprecise):
+            self._build_again(course, pairs, names)
+        return course.confirmed()
 
     @contextmanager
     def keeping_time(self) -> Iterator[None]:
@@ -157,34 +178,33 @@ class Confirmation:
         finally:
             self._clock.reserved -= seconds
 
-    def _run(
-        self,
-        together: ExperimentConfig | None,
-        alone: Mapping[str, ConfigPair],
-        shares: Mapping[str, ExperimentConfig],
-        alpha: float,
-    ) -> Confirmed:
-        pairs = {TOGETHER: ConfigPair(self._config, together)} if together is not None else {}
-        pairs |= {name: each for name, each in alone.items() if name in shares}
-        pairs |= {_share_of(name): ConfigPair(each, together) for name, each in shares.items() if together is not None}
-        pairs |= {name: each for name, each in alone.items() if name not in shares}
-        self._forget_combination()
+    def _begin(
+        self, pairs: Mapping[str, ConfigPair], alone: Collection[str], alpha: float, narrow_builds: int
+    ) -> "_Tests | None":
+        """Make the first build of the pairs that there is time for; None without time for a look."""
         names = self._affordable(list(pairs), LOOKS[0])
         if not names:
-            return Confirmed()
+            return None
         ratios = self._build_and_equal(pairs, names)
         if not (looks := self._affordable_looks(len(names))):
-            return Confirmed()
-        course = _Tests(names, [name for name in names if name in alone], together is not None, alpha, looks)
-        for done in range(1, looks[-1] + 1):
-            course.add(ratios, done)
-            self._watch(self.builds, course.confirmed())
-            until = [look for look in looks if look > done][:2]
-            names = next(filter(None, (self._affordable(course.open, look - done) for look in reversed(until))), [])
-            if not names:
-                break
-            ratios = self._build_and_equal(pairs, names)
-        return course.confirmed()
+            return None
+        looks_together = tuple(look for look in LOOKS if look <= max(looks[-1], narrow_builds))
+        course = _Tests(
+            names, [name for name in names if name in alone], TOGETHER in pairs, alpha, looks, looks_together
+        )
+        course.add(ratios)
+        self._watch(self.builds, course.confirmed())
+        return course
+
+    def _next_names(self, course: "_Tests", looks: Sequence[int], wanted: Sequence[str]) -> list[str]:
+        """Return the wanted names that there is time for until the look after next, else until the next one."""
+        until = [look for look in looks if look > course.builds][:2]
+        names = (self._affordable(wanted, look - course.builds) for look in reversed(until))
+        return next(filter(None, names), [])
+
+    def _build_again(self, course: "_Tests", pairs: Mapping[str, ConfigPair], names: Sequence[str]) -> None:
+        course.add(self._build_and_equal(pairs, names))
+        self._watch(self.builds, course.confirmed())
 
     def _forget_combination(self) -> None:
         """Drop the state of all together and of the shares: it belongs to another combination."""
@@ -272,11 +292,18 @@ class _Tests:
     """The two tests of a round, and the shares that are measured with them."""
 
     def __init__(
-        self, names: Sequence[str], alone: Sequence[str], has_together: bool, alpha: float, looks: Sequence[int]
+        self,
+        names: Sequence[str],
+        alone: Sequence[str],
+        has_together: bool,
+        alpha: float,
+        looks: Sequence[int],
+        looks_together: Sequence[int],
     ) -> None:
-        self._order, self._looks = names, looks
+        self._order, self.looks, self.looks_together = names, looks, looks_together
+        self.builds = 0
         self._alone = SequentialTest(alone, TECHNIQUES_ALPHA, looks)
-        self._together = SequentialTest([TOGETHER] if has_together else [], alpha, looks)
+        self._together = SequentialTest([TOGETHER] if has_together else [], alpha, looks_together)
         self._shares: dict[str, list[float]] = {
             name: [] for name in names if name != TOGETHER and name not in set(alone)
         }
@@ -286,10 +313,16 @@ class _Tests:
     def open(self) -> list[str]:
         """Names of the pairs that are worth another build, the most important first."""
         shares = [name for name in self._shares if name not in self._dropped and self._is_open_share(name)]
-        wanted = {*self._together.open, *shares, *self._alone.open}
-        if all(len(ratios) > 1 and _share(ratios).low > 1 for ratios in self._shares.values()):
-            wanted |= set(self._together.imprecise)  # it will not be cut back
+        wanted = {*self._together.open, *shares, *self._alone.open, *self.imprecise}
         return [name for name in self._order if name in wanted]
+
+    @property
+    def imprecise(self) -> list[str]:
+        """`TOGETHER` if its interval is still wide, and it will not be cut back."""
+        is_kept = all(
+            len(ratios) > 1 and Share(_share(ratios), len(ratios)).adds_something for ratios in self._shares.values()
+        )
+        return self._together.imprecise if is_kept else []
 
     def _is_open_share(self, name: str) -> bool:
         """Return True if it is unclear whether the technique adds something; False if all together show no gain."""
@@ -305,16 +338,17 @@ class _Tests:
         for test in (self._together, self._alone):
             test.drop(name)
 
-    def add(self, ratios: Mapping[str, float], builds: int) -> None:
+    def add(self, ratios: Mapping[str, float]) -> None:
         """Add the log ratios of a build, and test after builds for which a look is planned."""
+        self.builds += 1
         for name in set(self.open) - set(ratios):
             self.drop(name)  # it failed
         for name, each in self._shares.items():
             each += [ratios[name]] if name in ratios else []
         for test in (self._together, self._alone):
             test.add(ratios, ratios.get(AA))
-            if builds in self._looks:
-                test.look(builds)
+            if self.builds in test.looks:
+                test.look(self.builds)
 
     def confirmed(self) -> Confirmed:
         """Return the results so far, without those that were not measured."""

@@ -8,7 +8,6 @@ from paceline.tuneups.combinations import together
 from paceline.tuneups.confirmation import (
     AA,
     RECOMMENDATION_ALPHAS,
-    SHARE_BUILDS,
     TOGETHER,
     ConfigPair,
     Confirmation,
@@ -18,7 +17,7 @@ from paceline.tuneups.confirmation import (
 from paceline.tuneups.outcome import Quality
 from paceline.tuneups.quality_gate import QualityGate
 from paceline.tuneups.screening import ScreenedPair
-from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT, Comparison
+from paceline.tuneups.statistics.sequential_test import Comparison
 from paceline.tuneups.techniques import Technique
 
 
@@ -86,7 +85,8 @@ class Recommendation:
 
     def _leave_out_idle(self, found: Confirmed) -> None:
         """Leave out each technique that adds nothing to the others, if the others are confirmed without it."""
-        needed = [each for each in self.chosen if _adds_something(found.shares.get(each.name))]
+        shares = found.shares
+        needed = [each for each in self.chosen if each.name not in shares or shares[each.name].adds_something]
         if not needed or len(needed) == len(self.chosen) or (len(needed) == 1 and self._recommend_best(needed)):
             return
         if not self._alphas:
@@ -157,15 +157,6 @@ class Recommendation:
 
     def _without(self, technique: Technique, chosen: Sequence[Technique]) -> ExperimentConfig:
         return together(self._config, [each for each in chosen if each is not technique])[0]
-
-
-def _adds_something(share: Share | None) -> bool:
-    """Return True if a technique with this share is worth its line in the config, or too few builds tell."""
-    if share is None:
-        return True
-    low, high = share.interval.low, share.interval.high
-    is_open = low <= 1 and high >= 1 + LEAST_EFFECT and share.builds < SHARE_BUILDS
-    return is_open or (low > 1 and share.interval.estimate >= 1 + LEAST_EFFECT)
 
 
 def _without_least(chosen: Sequence[Technique], shares: Mapping[str, Share]) -> list[Technique]:

@@ -11,7 +11,6 @@ from paceline.bench.jobs import Answer, Job, gave_up
 from paceline.errors import RunFailed
 from paceline.tuneups.confirmation import AA, SHARE_BUILDS, Share
 from paceline.tuneups.explanations import explanation
-from paceline.tuneups.recommendation import _adds_something
 from paceline.tuneups.screening import PAIRS
 from paceline.tuneups.statistics.intervals import Interval
 from paceline.tuneups.statistics.sequential_test import LOOKS
@@ -269,10 +268,21 @@ def test_a_gain_that_fails_in_a_later_build_is_not_recommended() -> None:
     assert done.technique("one").verdict == "not applicable"
 
 
+def test_the_time_kept_to_cut_a_combination_back_narrows_its_interval() -> None:
+    def speed(tree: dict[str, Any]) -> float:
+        return 1000.0 * (2.0 if is_set(tree, "faster") else 1.0) * (1.3 if is_set(tree, "slower") else 1.0)
+
+    done = tuned(speed, lambda tree: 0.95, planted_config(220.0), between_builds=0.01)
+    low, high = done.findings.speedup_interval or (0.0, inf)
+    assert (done.findings.builds, len(done.findings.recommended)) == (6, 2)
+    assert 2.4 < low < 2.6 < high < 2.8
+    assert done.clock.now <= 220
+
+
 def test_a_share_of_too_few_builds_does_not_count_as_idle() -> None:
     few, many = (Share(Interval(1.3, 0.0, inf), builds) for builds in (1, SHARE_BUILDS))
-    assert [_adds_something(each) for each in (None, few, many)] == [True, True, False]
-    assert not _adds_something(Share(Interval(1.001, 0.998, 1.004), 3))
+    assert [each.adds_something for each in (few, many)] == [True, False]
+    assert not Share(Interval(1.001, 0.998, 1.004), 3).adds_something
 
 
 # Little time
