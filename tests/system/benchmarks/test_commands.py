@@ -21,7 +21,7 @@ COMMANDS = sorted({command for page in PAGES for command in PRINTED.findall(page
 REPRESENTATIVE = "jobs/benchmarks/loop_overhead.py"
 EXPECTED = {
     *("loop_overhead", "startup", "techniques", "sweep_overhead", "tracking_cost", "scaling", "memory_prediction"),
-    *("peers", "sweep_scale", "batch_size"),
+    *("peers", "sweep_scale", "batch_size", "exhaustive_search"),
 }
 
 
