@@ -7,16 +7,17 @@ It takes about half an hour for `configs/mnist_naive.yaml` on two CPU cores. All
 recommended config and the combinations are measured alike.
 
 axes     Families of the techniques that `paceline tuneup` tries here; a combination has one technique of each, or none.
-         Not axes: techniques that are tried to save memory and the fixes of a bottleneck. Combinations that contradict
-         themselves, or come to the same config as another one, are left out.
+         Not axes: techniques that are tried to save memory, the fixes of a bottleneck, and what has an effect only
+         beside others, such as a longer prefetch. Combinations that contradict themselves, or come to the same config
+         as another one, are left out.
 scan     Each combination against the config as it is, in random order and the compiled ones last: a pair of windows of
          half a second, in turns of some 30 ms. Of two pairs of a compiled one the better counts, since another batch
          size may be compiled in the first. Building and compiling come before the windows.
 savers   `--savers N` draws N of the combinations that have a technique to save memory as well.
 final    The fastest of the scan against the recommended config, in builds of fresh processes.
-quality  From the fastest on, each is trained over `tuneup.seeds` seeds beside the recommended config, until one is
-         equivalent within `tuneup.margin`, or better: that is the best. It is compared with the recommended config once
-         more, in builds that did not choose it.
+quality  From the fastest on, each finalist is trained over `tuneup.seeds` seeds beside the recommended config, until
+         one is equivalent within `tuneup.margin`, or better: that is the best. It is compared with the recommended
+         config once more, in builds that did not choose it. Faster ones that are not taken are listed, with the reason.
 target   The recommended config has at least 0.95 of the best one's speed.
 """
 
@@ -86,8 +87,8 @@ class ExhaustiveSearch:
         known: set[str] = set()
         self.axes = by_family([each for each in tried if not each.saves_memory])
         self.combinations = list(combinations(config, self.axes, known))
-        with_savers = combinations(config, by_family(tried), known) if args.savers else ()
-        self.savers = random.Random(0).sample(list(with_savers), args.savers) if args.savers else []
+        pool = list(combinations(config, by_family(tried), known)) if args.savers else []
+        self.savers = random.Random(0).sample(pool, min(args.savers, len(pool)))
         self.failures: dict[str, str] = {}
 
     def scan(self, chosen: Sequence[Combination]) -> list[Scanned]:
@@ -104,12 +105,17 @@ class ExhaustiveSearch:
             self._say(f"{number} of {len(chosen)}: {each.name}: {max(ratios):.2f}")
         return sorted(found, key=lambda each: -each.speedup)
 
-    def share(self, recommended: ExperimentConfig, combination: Combination, seed: int) -> Interval:
-        """Return the recommended config's speed over that of a combination, over builds of fresh processes."""
-        builds = [
-            self._speedups(combination.config, recommended, FINAL_PAIRS, seed + number, is_fresh=True)
-            for number in range(self._args.builds)
-        ]
+    def share(self, recommended: ExperimentConfig, combination: Combination, seed: int) -> Interval | None:
+        """Return the recommended config's speed over that of a combination, over builds of fresh processes; None if one
+        of them fails."""
+        try:
+            builds = [
+                self._speedups(combination.config, recommended, FINAL_PAIRS, seed + number, is_fresh=True)
+                for number in range(self._args.builds)
+            ]
+        except ArmFailed as failure:
+            self.failures[combination.name] = str(failure)
+            return None
         found = estimate(builds)
         self._say(f"the recommended config has {found} of the speed of {combination.name}")
         return found
@@ -131,9 +137,9 @@ class ExhaustiveSearch:
         for each in ranked:
             if is_same(each.config, recommended):
                 return each, "the recommended config itself, whose share is the noise"
-            for config in (recommended, each.config):
-                if not trainings.train(config):
-                    raise SystemExit(f"{each.name} cannot be compared in quality: {trainings.problem}")
+            if not (trainings.train(recommended) and trainings.train(each.config)):
+                self.failures[each.name] = f"faster, and not taken: {trainings.problem}"
+                continue
             ours, theirs = trainings.values(recommended), trainings.values(each.config)
             section, metric = self.config.tuneup or TuneupConfig(), trainings.metric
             mode = section.mode or default_mode(metric)
@@ -181,10 +187,11 @@ def search(args: Namespace, benchmark: Benchmark) -> Part:
     scan_seconds = monotonic() - begun
     drawn = found.scan(found.savers)
     ranked = sorted([*scanned, *drawn], key=lambda each: -each.speedup)[: args.finalists]
-    shares = {each.combination.name: found.share(recommended, each.combination, 0) for each in ranked}
-    order = sorted((each.combination for each in ranked), key=lambda each: shares[each.name].value)
-    best, quality = found.best_of(order, recommended)
+    measured = [(each.combination, found.share(recommended, each.combination, 0)) for each in ranked]
+    met = [(each, share) for each, share in measured if share is not None]
+    best, quality = found.best_of([each for each, _ in sorted(met, key=lambda pair: pair[1].value)], recommended)
     again = found.share(recommended, best, args.builds) if best is not None else None
+    shares = {each.name: share for each, share in met}
     rows = [
         (place, each.combination.name, f"{each.speedup:.2f}", shares.get(each.combination.name, ""))
         for place, each in enumerate(sorted([*scanned, *drawn], key=lambda each: -each.speedup)[:SHOWN], 1)
