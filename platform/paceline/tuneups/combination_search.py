@@ -54,6 +54,8 @@ class Combining:
         """List of all techniques. The `why` of a technique that was measured only beside others says so."""
         self.beside: list[Beside] = []
         """Results of all combinations screened here, in order."""
+        self._replacements: tuple[list[Technique], dict[str, ScreenedPair]] = [], {}
+        """Those chosen when replacements were last screened, and the pair of each replacement by its name."""
 
     def run(self, tried: Sequence[Technique], gained: Sequence[Technique]) -> list[Technique]:
         """Return the techniques that are fastest together, as far as time allows.
@@ -92,23 +94,33 @@ class Combining:
         """Replace the batch by a larger one that alone is no faster, if a technique gains enough beside that one: short
         number formats and memory layouts may need large tensors. Returns None where none does."""
         rest = [technique for technique in chosen if technique.family != "batch"]
-        others = tuple(technique.name for technique in rest)
-        as_fast = {
-            each.name: each.speedup
-            for each in self.beside
-            if each.question == "instead" and each.others == others and each.speedup and each.seen != "slower"
-        }
-        batches = [each for each in tried if each.family == "batch" and each.name in as_fast and each not in chosen]
-        if len(rest) == len(chosen) or not batches:
+        batch = self._as_fast_batch(chosen, tried)
+        if batch is None:
             return None
-        larger = [*rest, max(batches, key=lambda technique: as_fast[technique.name])]
-        if (added := self._gains_beside(larger, self._candidates_beside(larger, tried))) is None:
+        larger = [*rest, batch]
+        candidates = [
+            each for each in self._candidates_beside(larger, tried) if "trainer.compile" not in each.overrides
+        ]
+        if not self._screening.has_time_for(len(candidates) + 1 + len(chosen)):
+            return None  # each of those chosen is still to be asked whether it is needed
+        if (added := self._gains_beside(larger, candidates)) is None:
             return None
-        names = tuple(technique.name for technique in larger)
-        gain = next(
-            each.speedup or 1.0 for each in reversed(self.beside) if (each.name, each.others) == (added.name, names)
-        )
-        return [*larger, added] if as_fast[larger[-1].name] * gain * KNEE > 1 else None
+        pair = self._pair(f"{batch.name} + {added.name} in place of another batch", chosen, [*larger, added])
+        self._screening.run([pair], share=0.5)
+        is_faster = bool(pair.pairs) and pair.seen == "faster" and pair.interval.estimate * KNEE > 1
+        return [*larger, added] if is_faster else None
+
+    def _as_fast_batch(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> Technique | None:
+        """Return the fastest larger batch that the last replacements have not shown to be slower; None without any."""
+        of, screened = self._replacements
+        own = next((technique for technique in chosen if technique.family == "batch"), None)
+        if own is None or of != list(chosen):
+            return None
+        pairs = {name: pair for name, pair in screened.items() if pair.pairs and pair.seen != "slower"}
+        larger = [
+            each for each in tried if each.family == "batch" and each.name in pairs and size_of(each) > size_of(own)
+        ]
+        return max(larger, key=lambda technique: pairs[technique.name].interval.estimate, default=None)
 
     def extended(
         self, chosen: list[Technique], tried: Sequence[Technique], spoiling: Collection[str]
@@ -209,6 +221,7 @@ class Combining:
                     screened[other.name] = self._pair(name, chosen, [*rest, other])
                     others[other.name] = rest
         self._screening.run(list(screened.values()), share=0.5)
+        self._replacements = list(chosen), screened
         self._report("instead", screened, others)
         gained = speedups(screened, tried)
         if not gained:

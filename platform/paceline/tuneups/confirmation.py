@@ -164,7 +164,7 @@ class Confirmation:
                 return Confirmed()
             while names := self._next_names(course, course.looks, course.open):
                 self._build_again(course, pairs, names)
-        while names := self._next_names(course, course.looks_together, course.imprecise):
+        while names := self._next_names(course, (*course.looks, *course.narrowing), course.imprecise):
             self._build_again(course, pairs, names)
         return course.confirmed()
 
@@ -188,10 +188,8 @@ class Confirmation:
         ratios = self._build_and_equal(pairs, names)
         if not (looks := self._affordable_looks(len(names))):
             return None
-        looks_together = tuple(look for look in LOOKS if look <= max(looks[-1], narrow_builds))
-        course = _Tests(
-            names, [name for name in names if name in alone], TOGETHER in pairs, alpha, looks, looks_together
-        )
+        narrowing = [look for look in LOOKS if looks[-1] < look <= narrow_builds]
+        course = _Tests(names, [name for name in names if name in alone], TOGETHER in pairs, alpha, looks, narrowing)
         course.add(ratios)
         self._watch(self.builds, course.confirmed())
         return course
@@ -298,12 +296,12 @@ class _Tests:
         has_together: bool,
         alpha: float,
         looks: Sequence[int],
-        looks_together: Sequence[int],
+        narrowing: Sequence[int],
     ) -> None:
-        self._order, self.looks, self.looks_together = names, looks, looks_together
+        self._order, self.looks, self.narrowing = names, looks, narrowing
         self.builds = 0
         self._alone = SequentialTest(alone, TECHNIQUES_ALPHA, looks)
-        self._together = SequentialTest([TOGETHER] if has_together else [], alpha, looks_together)
+        self._together = SequentialTest([TOGETHER] if has_together else [], alpha, looks, narrowing)
         self._shares: dict[str, list[float]] = {
             name: [] for name in names if name != TOGETHER and name not in set(alone)
         }
@@ -318,11 +316,12 @@ class _Tests:
 
     @property
     def imprecise(self) -> list[str]:
-        """`TOGETHER` if its interval is still wide, and it will not be cut back."""
-        is_kept = all(
-            len(ratios) > 1 and Share(_share(ratios), len(ratios)).adds_something for ratios in self._shares.values()
-        )
-        return self._together.imprecise if is_kept else []
+        """`TOGETHER` if its interval is still wide, and it gains and will not be cut back."""
+        if not self._together.imprecise or self._together.comparison(TOGETHER).verdict != "gain":
+            return []
+        measured = [ratios for ratios in self._shares.values() if ratios]
+        is_kept = all(Share(_share(ratios), len(ratios)).adds_something for ratios in measured)
+        return [TOGETHER] if is_kept else []
 
     def _is_open_share(self, name: str) -> bool:
         """Return True if it is unclear whether the technique adds something; False if all together show no gain."""
@@ -342,7 +341,7 @@ class _Tests:
         """Add the log ratios of a build, and test after builds for which a look is planned."""
         self.builds += 1
         for name in set(self.open) - set(ratios):
-            self.drop(name)  # it failed
+            self.drop(name)  # it failed, or there is no time for it
         for name, each in self._shares.items():
             each += [ratios[name]] if name in ratios else []
         for test in (self._together, self._alone):

@@ -122,7 +122,10 @@ class Recommendation:
     def _confirm_once(self, chosen: Sequence[Technique], alone: Mapping[str, ConfigPair]) -> Confirmed:
         shares = {each.name: self._without(each, chosen) for each in chosen} if len(chosen) > 1 else {}
         config = together(self._config, chosen)[0] if chosen else None
-        found = self._confirmation.run(config, alone, shares, self._alphas.pop(0), can_cut_back=bool(shares))
+        is_first = len(self._alphas) == len(RECOMMENDATION_ALPHAS)  # it keeps time for the others
+        found = self._confirmation.run(
+            config, alone, shares, self._alphas.pop(0), can_cut_back=is_first and bool(shares)
+        )
         self.techniques |= found.techniques
         self.together = found.together or self.together
         problems = self._confirmation.problems

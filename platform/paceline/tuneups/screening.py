@@ -115,6 +115,10 @@ class Screening:
         """Seconds of the longest benchmark, estimated from those so far."""
         return self._longest
 
+    def has_time_for(self, benchmarks: int) -> bool:
+        """Return True if there is time for this number of benchmarks."""
+        return self._clock.has(benchmarks * self._longest)
+
     def fit_windows(self, benchmarks: int) -> None:
         """Shorten the windows if time is short, so that this number of benchmarks fits into it."""
         fair = FIRST_ROUND_SHARE * self._clock.left / max(1, benchmarks) / _benchmark_seconds(1.0)

@@ -30,6 +30,8 @@ HOPE = 1.0
 """Standard errors that are added to an estimated effect before it is judged hopeless."""
 FEWEST_TO_PROJECT = 4
 """Fewest builds whose variance is used to project whether the last look will decide."""
+NARROWING_SHARE = 1 / 6
+"""Share of `alpha` for the looks that only narrow the interval of what the other looks have rejected."""
 PRECISION = 0.1
 """Largest half-width of a log ratio's interval that is precise enough to be reported: about 10 %."""
 
@@ -126,15 +128,24 @@ class SequentialTest:
     Royal Statistical Society B 51), so that their intersection is reported.
     """
 
-    def __init__(self, names: Sequence[str], alpha: float, looks: Sequence[int] = LOOKS) -> None:
+    def __init__(
+        self, names: Sequence[str], alpha: float, looks: Sequence[int] = LOOKS, narrowing: Sequence[int] = ()
+    ) -> None:
         """Create a test without builds.
+
+        Args:
+            narrowing: looks after the last of `looks`, to which a hypothesis without a result does not come. They get
+                only `NARROWING_SHARE` of `alpha`.
 
         Raises:
             ValueError: `alpha` is not between 0 and 1, or the looks are not increasing from at least 2.
         """
-        if not 0 < alpha < 1 or not looks or looks[0] < 2 or list(looks) != sorted(set(looks)):
+        planned = [*looks, *narrowing]
+        if not 0 < alpha < 1 or not looks or looks[0] < 2 or planned != sorted(set(planned)):
             raise ValueError("needs alpha between 0 and 1, and increasing looks of at least 2 builds")
-        self.looks = tuple(looks)
+        self.looks = tuple(planned)
+        self._last = looks[-1]
+        """Builds after which every hypothesis has its result."""
         self._alpha, self._spent = alpha, 0.0
         self._hypotheses = {name: _Hypothesis() for name in names}
         self._dropped: set[str] = set()
@@ -180,7 +191,7 @@ class SequentialTest:
                 self._hypotheses[name].log_ratios.append(log_ratios[name])
         for name in self.open:
             hypothesis = self._hypotheses[name]
-            if self._is_hopeless(hypothesis, self.looks):
+            if self._is_hopeless(hypothesis, [look for look in self.looks if look <= self._last]):
                 self.drop(name)
                 self._hopeless |= {name} if self._is_hopeless(hypothesis, LOOKS) else set()
 
@@ -192,10 +203,12 @@ class SequentialTest:
         """
         if builds not in self.looks:
             raise ValueError(f"no look was planned after {builds} builds, but after {self.looks}")
-        level = self._alpha * builds / self.looks[-1] - self._spent
+        level = self._spent_until(builds) - self._spent
         self._spent += level
         self._refine(level / max(1, len(self._hypotheses)))
-        tested = [each for each in self._hypotheses.values() if not each.is_rejected]
+        # one without new builds keeps its interval; it still counts in the correction
+        waiting = [each for each in self._hypotheses.values() if not each.is_rejected]
+        tested = [each for each in waiting if len(each.log_ratios) > each.builds]
         estimates = {id(each): estimate for each in tested if (estimate := self._estimate(each)) is not None}
         tested = sorted(
             (each for each in tested if id(each) in estimates), key=lambda each: estimates[id(each)].p_value
@@ -210,6 +223,13 @@ class SequentialTest:
             hypothesis.builds = len(hypothesis.log_ratios)
             hypothesis.looks += 1
             left -= hypothesis.is_rejected
+
+    def _spent_until(self, builds: int) -> float:
+        """Return the part of `alpha` that is spent after the look after this number of builds."""
+        further = NARROWING_SHARE if self.looks[-1] > self._last else 0.0
+        if builds <= self._last:
+            return self._alpha * (1 - further) * builds / self._last
+        return self._alpha * (1 - further * (self.looks[-1] - builds) / (self.looks[-1] - self._last))
 
     def _refine(self, level: float) -> None:
         """Narrow the intervals of hypotheses that were rejected at an earlier look and have been measured since."""

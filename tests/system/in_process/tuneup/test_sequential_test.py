@@ -6,8 +6,10 @@ from math import exp, inf, log
 import numpy as np
 import pytest
 
+from paceline.tuneups.statistics.intervals import Interval
 from paceline.tuneups.statistics.sequential_test import (
     LOOKS,
+    NARROWING_SHARE,
     PRECISION,
     Comparison,
     SequentialTest,
@@ -149,6 +151,46 @@ def test_a_build_after_the_last_look_does_not_move_what_it_saw() -> None:
     test.add({"one": 0.5})
     after = test.comparison("one")
     assert (after.verdict, after.interval, after.builds) == (before.verdict, before.interval, before.builds)
+
+
+def test_one_without_new_builds_keeps_its_interval_and_counts_in_the_correction() -> None:
+    def weak_after(looks: int, clear: float) -> Interval:
+        test = SequentialTest(["clear", "weak"], ALPHA, [3, 6])
+        for build in range(3):
+            test.add({"clear": clear + 0.001 * build, "weak": 0.03 * (build - 1)})
+        test.look(3)
+        for build in range(3):
+            test.add({"clear": clear + 0.001 * build})
+        if looks == 2:
+            test.look(6)
+        return test.comparison("weak").interval
+
+    assert weak_after(2, 0.3) == weak_after(1, 0.3)
+    assert weak_after(1, 0.3).high < weak_after(1, 0.0).high  # Holm gives it the part of the rejected one
+
+
+def test_looks_that_only_narrow_leave_most_of_the_errors_to_the_others() -> None:
+    """The errors of all looks add up to `alpha`, and a look that comes too late does not spend more."""
+    first, narrowed = (0.25, 0.32, 0.39), (0.30, 0.34, 0.32)
+    plain, further = (SequentialTest(["one"], ALPHA, [3], narrowing) for narrowing in ((), (4, 6)))
+    for test in (plain, further):
+        for ratio in first:
+            test.add({"one": ratio})
+        test.look(3)
+    assert plain.comparison("one").interval.high < further.comparison("one").interval.high
+    fewer = SequentialTest(["one"], ALPHA * (1 - NARROWING_SHARE), [3])
+    for ratio in first:
+        fewer.add({"one": ratio})
+    fewer.look(3)
+    assert fewer.comparison("one").interval == further.comparison("one").interval
+    for ratio in narrowed:
+        further.add({"one": ratio})
+    further.look(6)
+    whole = SequentialTest(["one"], ALPHA * NARROWING_SHARE, [6])
+    for ratio in (*first, *narrowed):
+        whole.add({"one": ratio})
+    whole.look(6)
+    assert further.comparison("one").interval.high == pytest.approx(whole.comparison("one").interval.high)
 
 
 def test_one_build_decides_nothing() -> None:
