@@ -17,7 +17,7 @@ savers   `--savers N` draws N of the combinations that have a technique to save 
 final    The fastest of the scan against the recommended config, in builds of fresh processes.
 quality  From the fastest on, each finalist is trained over `tuneup.seeds` seeds beside the recommended config, until
          one is equivalent within `tuneup.margin`, or better: that is the best. It is compared with the recommended
-         config once more, in builds that did not choose it. Faster ones that are not taken are listed, with the reason.
+         config once more, in builds that did not choose it. Those that are not taken are listed, with the reason.
 target   The recommended config has at least 0.95 of the best one's speed.
 """
 
@@ -137,8 +137,10 @@ class ExhaustiveSearch:
         for each in ranked:
             if is_same(each.config, recommended):
                 return each, "the recommended config itself, whose share is the noise"
-            if not (trainings.train(recommended) and trainings.train(each.config)):
-                self.failures[each.name] = f"faster, and not taken: {trainings.problem}"
+            if not trainings.train(recommended):
+                return None, f"the recommended config cannot be trained: {trainings.problem}"
+            if not trainings.train(each.config):
+                self.failures[each.name] = f"not taken: {trainings.problem}"
                 continue
             ours, theirs = trainings.values(recommended), trainings.values(each.config)
             section, metric = self.config.tuneup or TuneupConfig(), trainings.metric
@@ -149,7 +151,7 @@ class ExhaustiveSearch:
             self._say(f"{each.name}: {text}")
             if found.is_not_inferior:
                 return each, text
-            self.failures[each.name] = f"faster, and not taken: {text}"
+            self.failures[each.name] = f"not taken: {text}"
         return None, ""
 
 

@@ -101,13 +101,15 @@ class Combining:
         candidates = [
             each for each in self._candidates_beside(larger, tried) if "trainer.compile" not in each.overrides
         ]
-        if not self._screening.has_time_for(len(candidates) + 1 + len(chosen)):
-            return None  # each of those chosen is still to be asked whether it is needed
+        if not self._screening.has_time_for(len(candidates) + 2 * (len(chosen) + 2)):
+            return None  # repeats may take half, and each of those chosen is still to be asked whether it is needed
         if (added := self._gains_beside(larger, candidates)) is None:
             return None
         pair = self._pair(f"{batch.name} + {added.name} in place of another batch", chosen, [*larger, added])
         self._screening.run([pair], share=0.5)
-        is_faster = bool(pair.pairs) and pair.seen == "faster" and pair.interval.estimate * KNEE > 1
+        is_faster = (
+            bool(pair.pairs) and not pair.problem and pair.seen == "faster" and pair.interval.estimate * KNEE > 1
+        )
         return [*larger, added] if is_faster else None
 
     def _as_fast_batch(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> Technique | None:
@@ -116,7 +118,9 @@ class Combining:
         own = next((technique for technique in chosen if technique.family == "batch"), None)
         if own is None or of != list(chosen):
             return None
-        pairs = {name: pair for name, pair in screened.items() if pair.pairs and pair.seen != "slower"}
+        pairs = {
+            name: pair for name, pair in screened.items() if pair.pairs and not pair.problem and pair.seen != "slower"
+        }
         larger = [
             each for each in tried if each.family == "batch" and each.name in pairs and size_of(each) > size_of(own)
         ]

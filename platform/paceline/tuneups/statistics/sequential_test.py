@@ -116,12 +116,12 @@ class SequentialTest:
     rejection stayed within `alpha`.
 
     At the look after n of N builds, `alpha` n / N may have been spent (Lan and DeMets 1983, "Discrete sequential
-    boundaries for clinical trials", Biometrika 70; linear spending). The part that is new at this look is the level of
-    Holm's procedure (1979, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of
-    Statistics 6) over the hypotheses that no earlier look has rejected. As long as no true hypothesis has been
-    rejected, all true ones are among these, so that the chance of a false rejection at this look is at most its level;
-    the levels add up to `alpha`. That holds however the hypotheses depend on each other, and whatever else ends the
-    test early.
+    boundaries for clinical trials", Biometrika 70; linear spending), less the share of looks that only narrow. The
+    part that is new at this look is the level of Holm's procedure (1979, "A simple sequentially rejective multiple
+    test procedure", Scandinavian Journal of Statistics 6) over the hypotheses that no earlier look has rejected. As
+    long as no true hypothesis has been rejected, all true ones are among these, so that the chance of a false
+    rejection at this look is at most its level; the levels add up to `alpha`. That holds however the hypotheses
+    depend on each other, and whatever else ends the test early.
 
     A rejected hypothesis may be measured further, until its interval is narrow enough. The intervals of its looks hold
     together (Jennison and Turnbull 1989, "Interim analyses: the repeated confidence interval approach", Journal of the
