@@ -55,7 +55,7 @@ class Combining:
         self.beside: list[Beside] = []
         """Results of all combinations screened here, in order."""
         self._replacements: tuple[list[Technique], dict[str, ScreenedPair]] = [], {}
-        """Those chosen when replacements were last screened, and the pair of each replacement by its name."""
+        """Techniques chosen when replacements were last screened, and the pair of each replacement by its name."""
 
     def run(self, tried: Sequence[Technique], gained: Sequence[Technique]) -> list[Technique]:
         """Return the techniques that are fastest together, as far as time allows.
@@ -91,7 +91,7 @@ class Combining:
     def _with_larger_batch_and_another(
         self, chosen: Sequence[Technique], tried: Sequence[Technique]
     ) -> list[Technique] | None:
-        """Replace the batch by a larger one that alone is no faster, if a technique gains enough beside that one: short
+        """Replace the batch by a larger one that alone is as fast, if a technique gains enough beside that one: short
         number formats and memory layouts may need large tensors. Returns None where none does."""
         rest = [technique for technique in chosen if technique.family != "batch"]
         batch = self._as_fast_batch(chosen, tried)

@@ -6,6 +6,7 @@ from typing import Any
 
 from paceline.config.overrides import override_texts
 from paceline.config.tuneup import NOT_AMONG, SKIPPED
+from paceline.reports.text import counted
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 
 UNDECIDED = "undecided in the time there was"
@@ -66,7 +67,7 @@ def measured_text(technique: TechniqueResult) -> str:
     """Return a text such as `6 builds`, `6 builds, in turn`, or `6 pairs, 1 build` if it was only screened."""
     in_turn = ", in turn" if technique.in_turn else ""
     if technique.builds:
-        return f"{technique.builds} builds{in_turn}"
+        return f"{counted(technique.builds, 'build')}{in_turn}"
     return f"{technique.pairs} pairs, 1 build{in_turn}" if technique.pairs else ""
 
 

@@ -252,7 +252,7 @@ class SweepReport:
         result, endings = self.result, self.endings
         unfinished = result_text.counts_text(result.trials, _UNFINISHED)
         has_best = bool(self.feasible) and bool(self.command or self.changes or self.best_yaml)
-        tip = "MetricPoint at a line, a dot or a cell to see its setting and value."
+        tip = "Point at a line, a dot or a cell to see its setting and value."
         own = [
             PageSection("ranking", "Ranking", ranking_rule(result.objectives, result.has_constraints)),
             PageSection("pictures", "Pictures", tip),
