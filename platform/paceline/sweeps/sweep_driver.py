@@ -149,7 +149,8 @@ class SweepDriver:
         mlflow_status, reason = "FINISHED" if status == "finished" else "KILLED", view.over
         if launch.folder.is_removed:
             mlflow_status, reason = "FAILED", self._fault or _REMOVED
-        note = note_of(launch, known, status, view.over, ledger, {name: PICTURES[name] for name in pictures})
+        shown = {name: title for name, title in PICTURES.items() if name in pictures}
+        note = note_of(launch, known, status, view.over, ledger, shown)
         report = ray.get(
             self._coordinator.close.remote(mlflow_status, reason or None, note, artifacts, launch.close_seconds, costs)
         )

@@ -136,7 +136,7 @@ async def _close(launch: SweepLaunch, coordinator: SweepCoordinator) -> Played:
     drawing = Drawing()
     drawing.start(launch.folder.path, launch.config, trials)
     pictures = await asyncio.to_thread(drawing.finish, CLOSE_SECONDS)
-    shown = {name: PICTURES[name] for name in pictures}
+    shown = {name: title for name, title in PICTURES.items() if name in pictures}
     status = status_of(trials, launch.total, "")
     note = note_of(launch, trials, status, "", None, shown)
     artifacts = {**artifacts_of(launch, trials, best), **pictures}

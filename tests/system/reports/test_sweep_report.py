@@ -13,7 +13,7 @@ from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import report_of
 from paceline.runs.report.speed_comparison import compare_speeds
 from paceline.sweeps.results.curves import places_of
-from paceline.sweeps.results.pictures import CURVES, HEATMAP, PARETO, PICTURES
+from paceline.sweeps.results.pictures import CURVES, HEATMAP, IMPORTANCE, PARETO, PICTURES, SHARES
 from paceline.tracking.costs import COST_FILE, SWEEP_PARTS, Ledger
 from paceline.tracking.journal import Journal
 from support.golden import Golden
@@ -100,12 +100,18 @@ def test_there_is_a_picture_of_each_kind(page: Node, found: FoundRun) -> None:
     assert report_of(found) == report_of(found)
 
 
-@pytest.mark.usefixtures("without_charts")
-def test_a_recorded_picture_is_shown_rather_than_computed_again(tmp_path: Path) -> None:
-    page = page_of(made_sweep(tmp_path, some_trials(), artifacts={"importance.png": "PNG"}))
-    (image,) = page.all("img")
-    assert image.attributes["src"] == "data:image/png;base64,UE5H"
-    assert image.attributes["alt"] not in page.text  # its title is in itself
+def test_recorded_shares_are_drawn_rather_than_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(recorded: str) -> list[str]:
+        page = page_of(made_sweep(tmp_path / str(len(recorded)), some_trials(), artifacts={SHARES: recorded}))
+        images = page.all("svg", aria_label=PICTURES[IMPORTANCE])
+        return [node.text for image in images for node in image.all("text") if "%" in node.text]
+
+    computed: list[object] = []
+    monkeypatch.setattr("paceline.sweeps.results.pictures.importances", lambda *given: computed.append(given) or {})
+    assert {"62 %", "38 %"} <= set(drawn('{"optimizer.lr": 0.62, "data.global_batch_size": 0.38}'))
+    assert not computed
+    assert [drawn(damaged) for damaged in ("", "no JSON", "[1]", '{"optimizer.lr": null}')] == [[]] * 4
+    assert len(computed) == 4
 
 
 def test_the_front_has_the_numbers_of_the_ranking(tmp_path: Path) -> None:

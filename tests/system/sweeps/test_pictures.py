@@ -12,7 +12,7 @@ from PIL import Image
 
 from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.results.importance import importances
-from paceline.sweeps.results.pictures import HEATMAP, IMPORTANCE, PARETO, PICTURES, Drawing, pictures_of
+from paceline.sweeps.results.pictures import HEATMAP, IMPORTANCE, PARETO, PICTURES, SHARES, Drawing, pictures_of
 from paceline.sweeps.results.record import note_of
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -36,8 +36,8 @@ def test_pictures_are_drawn_aside_and_named_in_the_note(tmp_path: Path) -> None:
         return drawing.finish(120)
 
     drawn = draw()
-    assert set(drawn) == set(PICTURES)
-    for data in drawn.values():
+    assert set(drawn) == {*PICTURES, SHARES}
+    for data in map(drawn.__getitem__, PICTURES):
         with Image.open(BytesIO(data)) as image:
             assert image.format == "PNG"
             assert 300 < image.width < 1300
@@ -46,7 +46,7 @@ def test_pictures_are_drawn_aside_and_named_in_the_note(tmp_path: Path) -> None:
     assert draw() == drawn  # the same trials make the same files
 
     def links(run_id: str) -> list[str]:
-        note = note_of(launch, trials, "finished", "", None, {name: PICTURES[name] for name in drawn})
+        note = note_of(launch, trials, "finished", "", None, PICTURES)
         assert all(name in note for name in PICTURES)
         return re.findall(rf"get-artifact\?path=([^&]*)&run_uuid={run_id}\b", note)
 
@@ -69,7 +69,7 @@ def test_formulas_and_odd_characters_are_drawn() -> None:
         for each in trials
     ]
     own = {name: [MetricPoint(odd, 0.1 * n, n, n) for n in range(1, 5)] for name in histories}
-    assert set(pictures_of(GRID, trials, [(odd, "max")], own)) == set(PICTURES)
+    assert set(pictures_of(GRID, trials, [(odd, "max")], own)) == {*PICTURES, SHARES}
 
 
 def test_most_important_axis_comes_first() -> None:
@@ -95,4 +95,4 @@ def test_most_important_axis_comes_first() -> None:
     ranged = [replace(each, params={axis: each.params[axis] for axis in (LR, RULE)}) for each in trials]
     failed = replace(ranged[0], id="0040", state="failed")
     # with dots on a log scale
-    assert set(pictures_of(config, [*ranged, failed], ACCURACY, {})) == {PARETO, HEATMAP, IMPORTANCE}
+    assert set(pictures_of(config, [*ranged, failed], ACCURACY, {})) == {PARETO, HEATMAP, IMPORTANCE, SHARES}

@@ -22,6 +22,7 @@ from paceline.sweeps.results.pictures import (
     IMPORTANCE,
     PARETO,
     PICTURES,
+    SHARES,
     Drawing,
     heatmap_axes,
     pareto_pair,
@@ -56,11 +57,11 @@ def test_sweep_has_four_pictures_and_one_that_fails_is_a_warning(
         raise MemoryError("password=canary-s3cret")
 
     trials, histories = grid_trials()
-    assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, CURVES, IMPORTANCE]
+    assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, CURVES, IMPORTANCE, SHARES]
     assert list(PICTURES) == [PARETO, HEATMAP, CURVES, IMPORTANCE]
     monkeypatch.setattr(charts, "curves", broken)
     with logged.at_level(logging.WARNING):
-        assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, IMPORTANCE]
+        assert list(pictures_of(GRID, trials, ACCURACY, histories)) == [PARETO, HEATMAP, IMPORTANCE, SHARES]
     [record] = logged.records
     assert CURVES in record.getMessage()
     assert "canary" not in logged.text

@@ -21,7 +21,7 @@ from paceline.runs.report.sweep_ranking import ranking_of, ranking_rule
 from paceline.storage.address import RunStore
 from paceline.sweeps.results import labels, ranking, result_text
 from paceline.sweeps.results.curves import keys_of
-from paceline.sweeps.results.pictures import COSTS, IMPORTANCE, pareto_pair
+from paceline.sweeps.results.pictures import COSTS, SHARES, pareto_pair
 from paceline.sweeps.results.ranking import SettingSummary
 from paceline.sweeps.results.record import without_secrets
 from paceline.sweeps.results.reopening import sweep_in
@@ -279,7 +279,7 @@ class SweepReport:
             sweep=self,
             most_trials=MOST_TRIALS,
             ranking=ranking_of(result.trials, result.objectives, self.ranked, self.others, bool(self.speed_doubt)),
-            charts=sweep_charts(result, ThinnedHistories(self.trials), self.recorded.data(IMPORTANCE)),
+            charts=sweep_charts(result, ThinnedHistories(self.trials), self.recorded.data(SHARES)),
             endings=endings[:MOST_REASONS],
             endings_left=sum(len(ending.trials) for ending in endings[MOST_REASONS:]),
             cost=cost_values(self.ledger) if self.ledger is not None and has_cost else None,

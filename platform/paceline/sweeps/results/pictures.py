@@ -1,8 +1,10 @@
 """The pictures that a sweep's own run shows, as files. They are drawn while its worker groups leave."""
 
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,8 @@ PARETO = "pareto.png"
 HEATMAP = "heatmap.png"
 CURVES = "curves.png"
 IMPORTANCE = "importance.png"
+SHARES = "importance.json"
+"""File of the shares that the importance is drawn from: computing them again takes seconds."""
 PICTURES = {
     PARETO: "Pareto front",
     HEATMAP: "the two axes that matter most",
@@ -47,7 +51,7 @@ DRAW_SECONDS = 20.0
 def pictures_of(
     config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective], histories: Histories
 ) -> dict[str, bytes]:
-    """The pictures as PNG by file name, see `PICTURES`; those for which there is too little are left out.
+    """The pictures as PNG by file name, see `PICTURES`, and `SHARES`; those for which there is too little are left out.
 
     Never fails: what cannot be drawn is a warning. Imports matplotlib, and scikit-learn for the importance.
 
@@ -57,9 +61,11 @@ def pictures_of(
         objectives: what the sweep looks for, the most important one first.
         histories: by the id of a trial, its points, see `histories_of`.
     """
-    drawings = drawings_of(config, trials, objectives, histories)
+    shares = shares_of(config, trials, objectives)
+    drawings = drawings_of(config, trials, objectives, histories, shares)
     drawn = {name: tried(partial(_as_png, each), name) for name, each in drawings.items()}
-    return {name: data for name, data in drawn.items() if data}
+    files = {SHARES: json.dumps(shares, indent=1).encode()} if shares else {}
+    return {name: data for name, data in drawn.items() if data} | files
 
 
 def drawings_of(
@@ -67,8 +73,7 @@ def drawings_of(
     trials: Sequence[Trial],
     objectives: Sequence[Objective],
     histories: Histories,
-    *,
-    with_importance: bool = True,
+    shares: Mapping[str, float],
 ) -> dict[str, Callable[[], "Picture | None"]]:
     """Return functions that draw the pictures, by file name; each returns None where there are too few results.
 
@@ -77,9 +82,8 @@ def drawings_of(
         trials: all of them.
         objectives: metrics of the sweep, the most important one first.
         histories: by the id of a trial, its points.
-        with_importance: compute how much each axis matters, which takes seconds.
+        shares: by axis, how much it matters, see `shares_of`.
     """
-    shares = (tried(partial(_shares, config, trials, objectives), IMPORTANCE) if with_importance else None) or {}
     return {
         PARETO: partial(_pareto, trials, objectives),
         HEATMAP: partial(_heatmap, config, trials, objectives, shares),
@@ -109,6 +113,19 @@ def warm_up(config: ExperimentConfig) -> None:
 def _as_png(draw: "Callable[[], Picture | None]") -> bytes:
     picture = draw()
     return b"" if picture is None else picture.png()
+
+
+def shares_of(
+    config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective], recorded: bytes = b""
+) -> dict[str, float]:
+    """Return by axis how much it matters, the largest first; empty where there are too few finished settings.
+
+    Args:
+        recorded: the file `SHARES` of the sweep's own run; empty or damaged, they are computed, which takes seconds.
+    """
+    with suppress(ValueError, TypeError, AttributeError):
+        return {str(axis): float(share) for axis, share in json.loads(recorded).items()}
+    return tried(partial(_shares, config, trials, objectives), IMPORTANCE) or {}
 
 
 def _shares(config: ExperimentConfig, trials: Sequence[Trial], objectives: Sequence[Objective]) -> dict[str, float]:
@@ -240,7 +257,7 @@ class Drawing:
             self._drawing = _begin(lambda: self._draw(folder, config, list(trials)))
 
     def finish(self, timeout_seconds: float = DRAW_SECONDS) -> dict[str, bytes]:
-        """The pictures, as PNG by file name; none when they take longer than that."""
+        """The pictures and `SHARES` by file name; none when they take longer than that."""
         if self._drawing is None:
             return {}
         self._drawing.join(timeout_seconds)
