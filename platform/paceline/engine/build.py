@@ -71,7 +71,7 @@ def build_trainer(
     def warn_of(code: str) -> Callable[[str], None]:
         return lambda message: reporter.event("warning", message=message, code=code) if ranks.is_first else None
 
-    apply_process_settings(config.trainer)
+    apply_process_settings(config.trainer, ranks.device)
     newest = find_newest(checkpoints, ranks, reporter, config, store) if checkpoints is not None else None
     sizes, settled = settle_sizes(config, ranks, reporter, newest)
 

@@ -114,7 +114,7 @@ def built_evaluation(
     Raises:
         ConfigError: the weights are not those of the config's model, or the data has no such set.
     """
-    apply_process_settings(config.trainer)
+    apply_process_settings(config.trainer, ranks.device)
     sizes = batch_sizes(config)
     assert isinstance(sizes, BatchSizes), "the caller has put the number that was found in place of `max`"
     seed_model(config.seed)

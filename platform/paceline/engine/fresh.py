@@ -4,7 +4,6 @@ Process-wide state is noted before the first trial and restored after each. Each
 so that a failed trial does not affect the next.
 """
 
-import ctypes
 import gc
 import logging
 import os
@@ -25,6 +24,7 @@ from paceline.config.sections import TrainerConfig
 from paceline.engine.compilation import apply_compiler_settings
 from paceline.engine.free_memory import forget_peak
 from paceline.engine.global_flags import FLAGS, HOOKS
+from paceline.engine.host_allocator import return_freed_memory
 from paceline.engine.order import permutation
 
 FAREWELL_SECONDS = 10.0
@@ -151,9 +151,7 @@ def release_memory() -> None:
         torch.cuda.empty_cache()
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-    if trim is not None:
-        trim(0)
+    return_freed_memory()
     forget_peak()
 
 

@@ -11,6 +11,7 @@ from paceline.config.sections import TrainerConfig
 from paceline.engine.activation_checkpointing import apply_activation_checkpointing
 from paceline.engine.compilation import apply_compilation, apply_compiler_settings
 from paceline.engine.freezing import freeze
+from paceline.engine.host_allocator import keep_freed_memory
 from paceline.engine.precision import Precision
 from paceline.engine.redundant_bias import remove_redundant_bias
 from paceline.tasks._task import Task
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
-def apply_process_settings(trainer: TrainerConfig) -> None:
+def apply_process_settings(trainer: TrainerConfig, device: torch.device) -> None:
     """Apply the settings of the whole process. Call it before any computation: cuDNN remembers its first choice."""
+    if device.type == "cpu":
+        keep_freed_memory()
     apply_flags(trainer)
     apply_compiler_settings(trainer)
 

@@ -25,6 +25,7 @@ from paceline.engine.build_strategy import build_strategy
 from paceline.engine.ddp import communicates
 from paceline.engine.dist_context import DistContext
 from paceline.engine.forward_backward import LocalForwardBackward
+from paceline.engine.host_allocator import return_freed_memory
 from paceline.engine.loading import BatchLoader
 from paceline.engine.order import MicroBatch
 from paceline.engine.precision import Precision
@@ -178,6 +179,8 @@ def release(device: torch.device) -> None:
     gc.collect()  # checkpointed blocks refer to themselves
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    else:
+        return_freed_memory()
 
 
 @contextmanager

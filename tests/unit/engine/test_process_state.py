@@ -94,7 +94,7 @@ def test_settings_of_a_config_are_applied_and_withdrawn() -> None:
     changed = {"float32_matmul_precision": "high", "cudnn_allow_tf32": False, "deterministic": True}
     seen = []
     for trainer in (changed, {}):
-        apply_process_settings(toy_config(trainer=trainer).trainer)
+        apply_process_settings(toy_config(trainer=trainer).trainer, torch.device("cpu"))
         deterministic = torch.are_deterministic_algorithms_enabled()
         seen.append((torch.get_float32_matmul_precision(), deterministic, torch.backends.cudnn.allow_tf32))
     assert seen == [("high", True, False), ("highest", False, True)]
