@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from paceline.cluster.initial_weights import weights_finder
+from paceline.cluster.preflight import worker_threads
 from paceline.config.batch_sizes import at_largest_stage
 from paceline.config.experiment import ExperimentConfig
 from paceline.engine.build import build_trainer
@@ -45,8 +46,8 @@ class Window(NamedTuple):
 class Stepper:
     """The training of a config, step by step. It saves and reports nothing.
 
-    Several may exist in one process and take turns: each one sets the config's process-wide flags again before its
-    steps. Every rank must have the same steppers, and call the same methods.
+    Several may exist in one process and take turns: each one sets the config's process-wide flags and its number of
+    threads again before its steps. Every rank must have the same steppers, and call the same methods.
 
     Raises:
         PacelineError: the config cannot be trained.
@@ -54,6 +55,7 @@ class Stepper:
 
     def __init__(self, config: ExperimentConfig, ranks: DistContext) -> None:
         begun = perf_counter()
+        torch.set_num_threads(worker_threads(config))
         self._ranks = ranks
         self._config = config.with_overrides({**ENDLESS, **at_largest_stage(config)})
         reporter = Quiet()
@@ -69,6 +71,7 @@ class Stepper:
     def run(self, steps: int) -> Window:
         """Run this number of optimizer steps, and return their time. Synchronises the device before and after."""
         apply_flags(self._config.trainer)
+        torch.set_num_threads(worker_threads(self._config))
         self._settle()
         position = self.trainer.state.position
         samples, begun = position.samples, perf_counter()

@@ -8,7 +8,7 @@ TECHNIQUES = (
     *("cache-memory", "cache-device", "pin-memory"),
     *(f"batch-x{factor}" for factor in (2, 4, 8, 16, 32, 64)),
     *(f"micro-batch-x{factor}" for factor in (2, 4, 8, 16, 32, 64)),
-    *("bf16", "fp16", "tf32"),
+    *("bf16", "fp16", "tf32", "all-cores"),
     *("channels-last", "compile", "cudnn-benchmark", "no-redundant-bias", "fused-optimizer"),
     *("set-to-none", "log-every-50"),
     *("exchange-bf16", "exchange-fp16", "buckets-5", "buckets-100", "static-graph", "bucket-view", "fsdp"),

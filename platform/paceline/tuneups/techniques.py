@@ -191,6 +191,7 @@ def _known(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     yield from _batch(config, facts)
     yield from _micro_batch(config, facts)
     yield from _precision(facts)
+    yield from _threads(facts)
     yield from _kernels(config, facts)
     yield from _bookkeeping(config)
     yield from _exchange(facts)
@@ -293,6 +294,15 @@ def _precision(facts: TuneupFacts) -> Iterator[Technique]:
     why = "float32 products are computed in TF32"
     overrides = {"trainer.float32_matmul_precision": "high"}
     yield Technique("tf32", overrides, "tf32", why, "differently", why_not=needs_cuda)
+
+
+def _threads(facts: TuneupFacts) -> Iterator[Technique]:
+    share = max(1, facts.usable_cores // facts.world_size)  # of a worker, if all are on one machine
+    why = f"a worker computes with {share} threads, one for each core that it has"
+    why_not = "" if share > facts.cores else "each worker has a thread for each of its cores already"
+    if facts.device_type == "cuda":
+        why_not = "it is for CPUs"
+    yield Technique("all-cores", {"scaling.cpus_per_worker": share}, "threads", why, why_not=why_not)
 
 
 def _kernels(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:

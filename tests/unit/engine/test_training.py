@@ -164,6 +164,20 @@ def test_bf16_trains_close_to_float32() -> None:
         fit(toy_config(trainer__precision="16-mixed"))
 
 
+def test_more_threads_change_no_more_than_rounding() -> None:
+    losses = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        config = toy_config(
+            task={"name": "classification"},
+            model={"name": "cnn"},
+            data={"name": "mnist5k", "global_batch_size": 500},
+        )
+        losses.append(fit(config)[2].values("train/loss"))
+    torch.set_num_threads(1)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+
+
 def test_a_loss_that_is_not_finite_stops_and_saves_nothing(tmp_path: Path) -> None:
     class Poisoned(Points):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:

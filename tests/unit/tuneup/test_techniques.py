@@ -86,6 +86,20 @@ def test_each_technique_that_is_tried_gives_a_valid_config_that_differs() -> Non
     assert all(each.why for each in techniques)
 
 
+@pytest.mark.parametrize(
+    ("cores", "usable", "workers", "device", "threads"),
+    [(1, 8, 1, "cpu", 8), (1, 8, 2, "cpu", 4), (3, 8, 2, "cpu", 4), (4, 8, 2, "cpu", 0), (1, 8, 1, "cuda", 0)],
+)
+def test_a_worker_on_a_cpu_may_compute_on_its_share_of_the_cores(
+    cores: int, usable: int, workers: int, device: str, threads: int
+) -> None:
+    facts = replace(FACTS, cores=cores, usable_cores=usable, world_size=workers, device_type=device)
+    config = plain(scaling__num_workers=workers, scaling__cpus_per_worker=cores)
+    (found,) = (each for each in techniques_for(config, facts) if each.name == "all-cores")
+    assert bool(found.why_not) == (not threads)
+    assert not threads or found.config(config).scaling.cpus_per_worker == threads
+
+
 def test_a_technique_that_cannot_help_here_is_not_tried(golden: Golden) -> None:
     told = {name: why for name, why in reasons(plain(), BARE).items() if why}
     assert HELPLESS | {"fp16", "exchange-bf16"} <= set(told)

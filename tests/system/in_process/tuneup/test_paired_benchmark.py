@@ -59,13 +59,15 @@ def test_nothing_is_evaluated_between_the_steps() -> None:
 
 
 def test_settings_of_the_process_hold_in_the_turns_of_their_config_alone() -> None:
-    seen: list[str] = []
-    with stepper() as first, stepper(trainer__float32_matmul_precision="medium") as second:
+    seen: list[tuple[str, int]] = []
+    other = {"trainer__float32_matmul_precision": "medium", "scaling__cpus_per_worker": 2}
+    with stepper() as first, stepper(**other) as second:
         for each in [first, second] * 2:
             each.run(1)
-            seen.append(torch.get_float32_matmul_precision())
+            seen.append((torch.get_float32_matmul_precision(), torch.get_num_threads()))
     torch.set_float32_matmul_precision("highest")
-    assert seen == ["highest", "medium"] * 2
+    torch.set_num_threads(1)
+    assert seen == [("highest", 1), ("medium", 2)] * 2
 
 
 def test_warnings_of_the_engine_are_reported_with_the_benchmark() -> None:
