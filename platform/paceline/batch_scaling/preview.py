@@ -11,7 +11,7 @@ from paceline.batch_scaling.plan import GIVEN_UP, HALF_BRANCH, StudyPlan
 from paceline.batch_scaling.segment import LOOK
 from paceline.batch_scaling.target import OWN_TARGET_SHARE
 from paceline.batch_scaling.texts import start_text
-from paceline.batch_scaling.verification import LEVELS
+from paceline.batch_scaling.verification import LEVELS, looks
 from paceline.bench.bench import LocalBench
 from paceline.bench.jobs import Job, part_of
 from paceline.config.experiment import ExperimentConfig
@@ -166,9 +166,12 @@ def _from_checkpoints(plan: StudyPlan) -> list[PlannedTraining]:
 
 
 def _verification(plan: StudyPlan) -> list[PlannedTraining]:
-    others, seeds = tuple(plan.seeds[len(plan.own_seeds) :]), tuple(plan.seeds)
+    most_seeds = looks(len(plan.seeds))[-1]
+    seeds = tuple(range(plan.seeds[0], plan.seeds[0] + most_seeds))
+    others = seeds[len(plan.own_seeds) :]
     own = PlannedTraining(VERIFICATION, 0, plan.own_batch_size, (), others, len(others) * plan.samples)
-    most = len(LEVELS) * len(seeds) * plan.samples
+    # one candidate at most is trained with further seeds
+    most = (len(LEVELS) - 1) * len(plan.seeds) * plan.samples + most_seeds * plan.samples
     return [*([own] if others else []), PlannedTraining(VERIFICATION, 0, None, (), seeds, most)]
 
 

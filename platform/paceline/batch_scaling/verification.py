@@ -2,8 +2,12 @@
 
     seconds to the target = optimizer steps to it * seconds of a step
 
-The steps scatter between seeds; the time of a step is measured in turns, so that what slows the machine for a while
-does not decide. The steps of both have one variance, that of all their seeds together (Student's test for two samples).
+The steps scatter between seeds, partly in common: with the same seed, both begin with the same weights and see the
+samples in the same order. So they are compared seed by seed (Student's test for paired samples). The time of a step is
+measured in turns, so that what slows the machine for a while does not decide.
+
+Few seeds show only a large difference. While they do not decide, and more of them might, further seeds are trained, up
+to `looks` fixed beforehand. The chance of a false recommendation is divided among the looks (Bonferroni's correction).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +23,19 @@ from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
 from paceline.cluster.listener import Stages
 
-LEVELS = (0.03, 0.02)
+LEVELS = (0.04, 0.01)
 """Chance of each candidate to be recommended though it is not faster: 5 % together."""
+SHARES = (0.2, 0.4, 0.4)
+"""Share of a candidate's chance that is spent at each of the `looks`."""
+
+
+def looks(seeds: int) -> tuple[int, int, int]:
+    """Return the numbers of seeds after which a candidate is compared.
+
+    Args:
+        seeds: the least number of seeds, at least 2.
+    """
+    return seeds, seeds + max(1, seeds // 3), 2 * seeds
 
 
 class Speedup(NamedTuple):
@@ -46,6 +61,11 @@ class Speedup(NamedTuple):
 
         return exp(self.log_ratio - float(t.ppf(1 - level, self.freedom)) * self.standard_error)
 
+    def with_seeds(self, number: int) -> "Speedup":
+        """Return what this number of seeds would show if estimate and scatter stayed as they are."""
+        seeds = self.freedom + 1
+        return Speedup(self.log_ratio, self.standard_error * sqrt(seeds / number), number - 1)
+
     @property
     def interval(self) -> tuple[float, float]:
         """Both limits at 95 %."""
@@ -54,22 +74,20 @@ class Speedup(NamedTuple):
 
 
 def speedup_of(own: Verification, other: Verification, resolution: float) -> Speedup:
-    """Compare trainings to the target, all of which reached it.
+    """Compare trainings to the target, seed by seed. All of them reached it.
 
     Args:
         resolution: samples between two evaluations: that is how well the samples to the target are known.
     """
-    logs = [[log(samples) for samples in each.samples if samples is not None] for each in (own, other)]
-    counts = [len(each) for each in logs]
-    freedom = sum(counts) - 2
-    squares = sum((count - 1) * stdev(each) ** 2 for count, each in zip(counts, logs, strict=True) if count > 1)
-    # the true value is anywhere between the evaluations: a uniform distribution
-    rounding = (resolution / exp(fmean(logs[0]))) ** 2 / 12
-    variance = max(squares / freedom, rounding) * sum(1 / count for count in counts)
+    pairs = zip(own.samples, other.samples, strict=True)
+    logs = [log(mine / theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+    # the true value of each is anywhere between the evaluations: a uniform distribution
+    rounding = 2 * (resolution / own.mean_samples) ** 2 / 12
+    variance = max(stdev(logs) ** 2, rounding) / len(logs)
     turns = [log(mine / theirs) for mine, theirs in zip(own.sample_seconds, other.sample_seconds, strict=True)]
     if len(turns) > 1:
         variance += stdev(turns) ** 2 / len(turns)
-    return Speedup(fmean(logs[0]) - fmean(logs[1]) + fmean(turns), sqrt(variance), freedom)
+    return Speedup(fmean(logs) + fmean(turns), sqrt(variance), len(logs) - 1)
 
 
 @dataclass
@@ -85,13 +103,13 @@ class _Trained:
         """Geometric mean over the seeds; `longest` of those that did not reach the target."""
         return geometric_mean([each or longest for each in self.samples.values()])
 
-    def result(self, sample_seconds: Mapping[int, Sequence[float]]) -> Verification:
-        """Add the seconds of a sample, by batch size, for each turn."""
+    def result(self, seeds: Sequence[int], sample_seconds: Mapping[int, Sequence[float]]) -> Verification:
+        """Return the trainings of these seeds, with the seconds of a sample by batch size for each turn."""
         turns = zip(*(sample_seconds[stage.batch_size] for stage in self.candidate.stages), strict=True)
         shares = [stage.share for stage in self.candidate.stages]
         return Verification(
             tuple(stage.batch_size for stage in self.candidate.stages),
-            tuple(self.samples[seed] for seed in sorted(self.samples)),
+            tuple(self.samples[seed] for seed in seeds),
             tuple(sum(share * each for share, each in zip(shares, turn, strict=True)) for turn in turns),
         )
 
@@ -112,7 +130,7 @@ def verify(
         other = _Trained(candidate)
         tried.append(other)
         for trained in (own, other):
-            _train(plan, jobs, found, trained)
+            _train(plan, jobs, found, trained, plan.seeds)
         if own.problem:
             reason = f"the config as it is could not be trained to the target with each seed: {own.problem}"
             return replace(found, undecided=reason)
@@ -124,7 +142,7 @@ def verify(
         if isinstance(seconds, str):
             jobs.notes.append(f"{candidate.text} is not recommended: {seconds}")
             continue
-        found = _compared(plan, jobs, found, (own.result(seconds), other.result(seconds)), candidate, level)
+        found = _compared(plan, jobs, found, (own, other), seconds, level)
         break  # the next one is predicted to gain less
     return _corrected(found, plan, own, tried)
 
@@ -133,32 +151,43 @@ def _compared(
     plan: StudyPlan,
     jobs: StudyJobs,
     found: ScaleFindings,
-    results: tuple[Verification, Verification],
-    candidate: Candidate,
+    both: tuple[_Trained, _Trained],
+    seconds: Mapping[int, Sequence[float]],
     level: float,
 ) -> ScaleFindings:
-    """Recommend a candidate if it is surely faster.
+    """Recommend a candidate if it is surely faster. Trains both with further seeds while these may decide.
 
     Args:
-        results: of the config as it is, and of the candidate.
+        both: the config as it is, and the candidate, trained with the seeds of the plan.
+        seconds: of a sample by batch size, for each turn.
         level: chance to recommend it though it is not.
     """
-    own, other = results
-    found = replace(found, own_seconds=own.seconds, measured_seconds=own.seconds, verifications=results)
-    speedup = speedup_of(own, other, plan.evaluation_steps * plan.own_batch_size)
-    if speedup.lower_limit(level) > 1:
-        return replace(
-            found,
-            recommended=plan.overrides_of(candidate),
-            predicted_seconds=candidate.seconds,
-            measured_seconds=other.seconds,
-            speedup=speedup.estimate,
-            speedup_interval=speedup.interval,
-        )
+    candidate, planned = both[1].candidate, looks(len(plan.seeds))
+    for number, share in zip(planned, SHARES, strict=True):
+        seeds = range(plan.seeds[0], plan.seeds[0] + number)
+        for trained in both:
+            _train(plan, jobs, found, trained, seeds)
+        if problems := [trained.problem for trained in both if trained.problem]:
+            jobs.notes.append(f"{candidate.text} was not trained with {number} seeds: {problems[0]}")
+            break
+        own, other = (trained.result(seeds, seconds) for trained in both)
+        speedup = speedup_of(own, other, plan.evaluation_steps * plan.own_batch_size)
+        found = replace(found, own_seconds=own.seconds, measured_seconds=own.seconds, verifications=(own, other))
+        if speedup.lower_limit(level * share) > 1:
+            return replace(
+                found,
+                recommended=plan.overrides_of(candidate),
+                predicted_seconds=candidate.seconds,
+                measured_seconds=other.seconds,
+                speedup=speedup.estimate,
+                speedup_interval=speedup.interval,
+            )
+        if not speedup.with_seeds(planned[-1]).lower_limit(level * SHARES[-1]) > 1:
+            break
     low, high = speedup.interval
     jobs.notes.append(
         f"{candidate.text} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) over "
-        f"{len(plan.seeds)} seeds is not surely faster; more seeds (scale.seeds) would tell"
+        f"{len(own.samples)} seeds is not surely faster; more seeds (scale.seeds) would tell"
     )
     return found
 
@@ -177,9 +206,9 @@ def _corrected(found: ScaleFindings, plan: StudyPlan, own: _Trained, tried: Sequ
     return replace(found, critical=refined(found.critical, plan.own_batch_size, found.branches, ratios))
 
 
-def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Trained) -> None:
+def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Trained, seeds: Sequence[int]) -> None:
     """Train with each seed where that has not been done."""
-    for seed in plan.seeds:
+    for seed in seeds:
         if seed in trained.samples or trained.problem:
             continue
         if not jobs.clock.has(0.0):

@@ -30,4 +30,5 @@ class ScaleConfig(Section):
     everything is measured. What has begun by then may take a quarter of it longer, or 60 seconds if that
     is more."""
     seeds: Annotated[int, Field(ge=2, le=1024)] = 3
-    """Number of seeds with which the recommendation and the unchanged config are trained to the target, 2 to 1024."""
+    """Number of seeds with which the recommendation and the unchanged config are trained to the target, 2 to 1024. Up
+    to twice as many are used if these do not show which is faster, but more might."""

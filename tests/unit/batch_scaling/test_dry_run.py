@@ -52,7 +52,7 @@ def test_options_of_the_command_count(file: Path, capsys: pytest.CaptureFixture[
     trainings = printed(capsys, file)["trainings"]
     names, verified = [each["name"] for each in trainings], trainings[-2:]
     # the config as it is was trained with the first seed already
-    assert [(each["batch_size"], each["seeds"]) for each in verified] == [(8, [1]), (None, [0, 1])]
+    assert [(each["batch_size"], each["seeds"]) for each in verified] == [(8, [1, 2, 3]), (None, [0, 1, 2, 3])]
     changed = printed(capsys, file, "--no-verify", "--target", "val/accuracy=0.9", "--budget-seconds", "50")
     assert [each["name"] for each in changed["trainings"]] == names[:-2]
     assert (changed["target"], changed["budget_seconds"]) == ({"val/accuracy": 0.9}, 50)

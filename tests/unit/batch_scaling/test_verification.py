@@ -1,4 +1,4 @@
-"""Whether a candidate is surely faster: Student's test for two samples, and the time of a step."""
+"""Whether a candidate is surely faster: Student's test of pairs, seed by seed, and the time of a step."""
 
 import math
 
@@ -7,16 +7,38 @@ import pytest
 from scipy import stats
 
 from paceline.batch_scaling.findings import Verification
-from paceline.batch_scaling.verification import speedup_of
+from paceline.batch_scaling.verification import SHARES, Speedup, looks, speedup_of
 
 
-def test_it_is_students_test_where_steps_take_equally_long() -> None:
+def test_it_is_students_test_of_pairs_where_steps_take_equally_long() -> None:
     own, other = (10_000, 12_000, 11_000), (6_000, 9_000, 8_000)
     found = speedup_of(Verification((32,), own, (0.01,)), Verification((64,), other, (0.01,)), resolution=1.0)
-    expected = stats.ttest_ind(np.log(own), np.log(other)).confidence_interval(0.95)
+    expected = stats.ttest_rel(np.log(own), np.log(other)).confidence_interval(0.95)
     assert found.log_ratio == pytest.approx(np.log(own).mean() - np.log(other).mean())
     assert np.log(found.interval) == pytest.approx([expected.low, expected.high], rel=1e-6)
     assert found.lower_limit(0.025) == found.interval[0]
+
+
+def test_what_trainings_with_one_seed_have_in_common_is_no_uncertainty() -> None:
+    own = Verification((32,), (8_000, 16_000, 12_000), (0.01,))
+    found = speedup_of(own, Verification((64,), (6_000, 12_000, 9_100), (0.01,)), resolution=1.0)
+    assert found.estimate == pytest.approx(4 / 3, rel=0.01)
+    assert found.lower_limit(0.001) > 1.1
+
+
+def test_more_seeds_would_show_the_same_more_surely() -> None:
+    found = Speedup(0.2, 0.1, 2)
+    more = found.with_seeds(12)
+    assert (more.log_ratio, more.standard_error, more.freedom) == (0.2, pytest.approx(0.05), 11)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 8])
+def test_looks_come_one_after_the_other(seeds: int) -> None:
+    planned = looks(seeds)
+    assert planned[0] == seeds
+    assert sorted(set(planned)) == list(planned)
+    assert len(planned) == len(SHARES)
+    assert sum(SHARES) == pytest.approx(1)
 
 
 def test_the_time_of_a_sample_counts_and_its_scatter_widens_the_interval() -> None:
