@@ -123,7 +123,7 @@ def _best_step(folder: Path, newest: str) -> int:
         folder: of the newest checkpoint on this machine.
         newest: its place.
     """
-    from paceline.engine.checkpointer import COMPONENTS
+    from paceline.engine.checkpoint import COMPONENTS
     from paceline.engine.stateful import unpack
 
     best = unpack(_values(folder)[COMPONENTS].get("best_checkpoints", {"best": []}), {})["best"]

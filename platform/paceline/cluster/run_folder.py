@@ -1,10 +1,9 @@
-"""Folders of runs: the storage that holds them, the lock on a name, the file of a run, and its removal.
+"""Folders of runs: the storage that holds them, the file of a run, and its removal.
 
 <storage>/<name>/<run_id>/    run.json, checkpoints/, tracking/
 """
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -12,20 +11,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, TypeVar
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.places import place_of
-from paceline.private_files import make_folder, open_lock, restrict
+from paceline.private_files import make_folder, restrict
 from paceline.storage.address import StoreAddress, is_address, parse
+from paceline.storage.in_progress import LOCK
 
 if TYPE_CHECKING:
     from paceline.config.experiment import ExperimentConfig
 
-LOCK = ".lock"
-"""File in the folder of a name, which is locked while something of that name is at work."""
 SUMMARY = "summary"
 """Entry of a run's file: the result in one line, or the reason of a failure."""
 RUN_FOLDER_REMOVED = "run-folder-removed"
@@ -158,76 +155,6 @@ def link_or_copy(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
-
-
-def lock_home(home: Path) -> IO[str]:
-    """Keep other processes of this machine from working on a name, as long as the file is open.
-
-    Raises:
-        EnvironmentFault: one does.
-        OSError: the folder cannot be written to.
-    """
-    make_folder(home)
-    lock = open(home / LOCK, "a+", opener=open_lock)  # noqa: SIM115  # the caller closes it
-    _locks.add(lock)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        in_place = _is_in_place(lock, home / LOCK)
-    except BlockingIOError:
-        lock.close()
-        raise EnvironmentFault(
-            f"a run named {home.name!r} is in progress in {home}, or `paceline sync` sends what one has left; "
-            "wait for it, or give this one another name",
-            "run-in-use",
-            name=home.name,
-        ) from None
-    except OSError:
-        lock.close()
-        raise
-    if in_place:
-        return lock
-    lock.close()
-    return lock_home(home)
-
-
-_locks: "WeakSet[IO[str]]" = WeakSet()
-"""Locks that this process may hold."""
-
-
-def _close_locks() -> None:
-    """Close the locks in a forked process: a loader process that outlives a killed command would keep them."""
-    for lock in _locks:
-        lock.close()
-    _locks.clear()
-
-
-os.register_at_fork(after_in_child=_close_locks)
-
-
-@contextmanager
-def nobody_works_on(home: Path) -> Iterator[bool]:
-    """Yield True if no run or sweep of a name is in progress; then none can begin during the body. Else yield False.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
-    try:
-        lock = lock_home(home)
-    except EnvironmentFault:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.close()
-
-
-def _is_in_place(lock: IO[str], path: Path) -> bool:
-    """Return False if the file was removed, see `remove_unused`, between being opened and being locked."""
-    try:
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def remove_unused(home: Path) -> None:

@@ -29,7 +29,7 @@ from paceline.cluster.resume_rules import (
     require_extendable,
     require_not_cut_short,
 )
-from paceline.cluster.run_folder import Folder, RunFolder, lock_home, place_checkpoint, writable
+from paceline.cluster.run_folder import Folder, RunFolder, place_checkpoint, writable
 from paceline.cluster.unfinished_runs import ClaimedRun, Intent, new_run
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.shareable import shareable
@@ -37,6 +37,7 @@ from paceline.durable import write_durably
 from paceline.engine.manifest import MANIFEST, STATE
 from paceline.errors import EnvironmentFault
 from paceline.storage.address import CHECKPOINTS, LAUNCH, RunStore, StoreAddress, home_of
+from paceline.storage.in_progress import lock_home
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.run_keeper import RunKeeper

@@ -27,7 +27,7 @@ from paceline.cluster.resume_rules import (
     require_extendable,
     require_not_cut_short,
 )
-from paceline.cluster.run_folder import Folder, RunFolder, lock_home, place_checkpoint, remove_unused, writable
+from paceline.cluster.run_folder import Folder, RunFolder, place_checkpoint, remove_unused, writable
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import remember_folders
 from paceline.config.shareable import shareable
@@ -35,6 +35,7 @@ from paceline.engine.manifest import numbered
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.private_files import make_folder
 from paceline.storage.address import RunStore
+from paceline.storage.in_progress import lock_home
 
 Intent = Literal["continue", "resume", "new", "fork", "extend"]
 """Run, sweep or tune-up that a command works on, given the newest one of its name.

@@ -1,257 +1,208 @@
-"""Checkpoints: tensors in safetensors, the rest in JSON, never pickle.
+"""Saves and restores the training state and everything registered beside it."""
 
-A checkpoint is written to a temporary folder, made durable, and renamed; its manifest vouches for every byte. So a
-`step-<n>` folder is either whole or, after damage, set aside with the reason when a run resumes.
-"""
-
-import json
-import shutil
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import torch
-from safetensors.torch import load_file, save
+from torch import Tensor
 
-from paceline.durable import sync_folder, write_synced
-from paceline.engine.manifest import STATE, BrokenCheckpoint, numbered, set_aside, verify, write_manifest
-from paceline.errors import EnvironmentFault
-from paceline.private_files import make_folder
+from paceline.engine.checkpoint import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
+from paceline.engine.dataset_identity import DataRecord
+from paceline.engine.dist_context import DistContext, round_seconds_of
+from paceline.engine.order import identity_until
+from paceline.engine.outcome import CheckpointLost, Diverged
+from paceline.engine.sharded_writing import ShardedSnapshot, ShardedWriter
+from paceline.engine.state import TrainState
+from paceline.engine.stateful import Stateful, pack, unpack
+from paceline.errors import ConfigError, Problem
 
-START_FROM_SCRATCH = "start from scratch with --new"
-"""Hint of errors about a checkpoint that does not fit."""
-
-Files = Mapping[str, bytes]
-"""Further files of a checkpoint, by name."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A consistent copy of the training state, taken at a step boundary."""
-
-    step: int
-    tensors: Mapping[str, Mapping[str, torch.Tensor]]
-    values: Mapping[str, Any]
-
-    @property
-    def temporary_name(self) -> str:
-        """Name of the folder that the checkpoint is written to, until it is complete."""
-        return f".step-{self.step}.writing"
-
-    def write_tensors(self, folder: Path) -> None:
-        """Make the folder, and write a file for each part of the state."""
-        make_folder(folder)
-        for name, tensors in self.tensors.items():
-            if tensors or name == "model":
-                write_synced(folder / f"{name}.safetensors", save(dict(tensors)))
+COMPONENTS = "components"
+"""Key of the registered components in `state.json`. Their tensors are in `component.<name>.safetensors`."""
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot, before_commit: Callable[[], Files | None] = dict) -> Path:
-    """Write `folder/step-<n>`. `before_commit` is called when all is written, just before the rename.
+class Checkpointer:
+    """Every rank has one and calls its methods at the same steps; rank 0's writes.
 
-    The files that `before_commit` returns are written, too.
-
-    Raises:
-        OSError: the disk is full or not writable. Nothing is left behind.
-    """
-    final = folder / f"step-{snapshot.step}"
-    temporary = folder / snapshot.temporary_name
-    for left in folder.glob(".step-*writing"):  # by a process that was killed, at whichever step
-        shutil.rmtree(left, ignore_errors=True)
-    try:
-        snapshot.write_tensors(temporary)
-        write_synced(temporary / STATE, json.dumps(snapshot.values, indent=1).encode())
-        write_manifest(temporary, snapshot.step)
-        further = before_commit()
-        if further:
-            for name, data in further.items():
-                write_synced(temporary / name, data)
-            write_manifest(temporary, snapshot.step)
-        if final.exists():
-            shutil.rmtree(final)
-        temporary.rename(final)
-        sync_folder(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return final
-
-
-def read_checkpoint(folder: Path) -> Snapshot:
-    """Read a checkpoint that `verify` has found whole; tensors on the CPU."""
-    values = json.loads((folder / STATE).read_bytes())
-    tensors = {path.stem: load_file(path) for path in folder.glob("*.safetensors")}
-    return Snapshot(values["position"]["step"], {"optimizer": {}, **tensors}, values)
-
-
-def newest_valid(folder: Path, on_broken: Callable[[Path, str], None]) -> Path | None:
-    """Return the newest valid checkpoint of a run; None if it has none.
-
-    Newer checkpoints that are broken are set aside and reported to `on_broken`.
-    """
-    for _, path in numbered(folder):
-        try:
-            verify(path)
-        except BrokenCheckpoint as error:
-            set_aside(path)
-            on_broken(path, str(error))
-        else:
-            return path
-    return None
-
-
-def prune(folder: Path, keep: int, protected: Collection[int] = ()) -> None:
-    """Remove all but the newest `keep` checkpoints, and those of the protected steps."""
-    for step, path in list(numbered(folder))[keep:]:
-        if step not in protected:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-class CheckpointStore(Protocol):
-    """A store outside the run's folder that holds the run's checkpoints; the folder then has working copies.
-
-    Its methods raise an `EnvironmentFault` when the store cannot be used.
-    """
-
-    def place_of(self, step: int) -> str:
-        """Return the location of a checkpoint in the store, for messages."""
-
-    def put(self, checkpoint: Path, is_recorded: Callable[[], bool], is_last: bool = False) -> None:
-        """Copy a whole checkpoint into the store. It counts once `is_recorded` returns True, which may block.
-
-        Args:
-            is_last: training is over and nothing waits for the copy, so it is retried for longer.
-        """
-
-    def prune(self, keep: int, protected: Collection[int] = ()) -> None:
-        """Remove all checkpoints from the store but the newest `keep` and those of the protected steps."""
-
-    def newest(self, on_broken: Callable[[Path, str], None], is_recorded: Callable[[], bool]) -> Path | None:
-        """Return the working copy of the newest whole checkpoint; copy it here first if it is missing."""
-
-    def fetch(self, step: int) -> Path:
-        """Return the working copy of the checkpoint of a step."""
-
-
-@dataclass(frozen=True)
-class Elsewhere:
-    """The store of a writer whose checkpoints count only once they are in the store."""
-
-    store: CheckpointStore
-    is_recorded: Callable[[], bool]
-    """Function that returns True if the run's metrics are stored durably; may wait for that."""
-
-
-class CheckpointWriter:
-    """Writes checkpoints in the background, one at a time; lives on rank 0.
-
-    Its thread reports each safe checkpoint to `on_commit`. A checkpoint that cannot be written or stored is reported
-    to `on_failure` at the next step boundary. Training continues: earlier checkpoints stay valid.
+    Args:
+        writer: rank 0's; None on other ranks, and where nothing is saved.
+        is_enabled: checkpoints are saved; the same on all ranks.
+        data_identity: of the data stream; a checkpoint of other data is refused.
+        settled: JSON values that were settled before training and that every checkpoint keeps.
+        timeout_seconds: longest time that a collective operation may take.
+        data_record: of the samples, on rank 0; a checkpoint of other samples is refused.
+        sharded: each rank's, where all of them write together; None: rank 0 writes alone.
     """
 
     def __init__(
         self,
-        folder: Path,
-        keep: int,
-        before_commit: Callable[[], Files | None],
-        on_commit: Callable[[int, Path], None],
-        on_failure: Callable[[int, Exception], None],
-        elsewhere: Elsewhere | None = None,
+        state: TrainState,
+        ranks: DistContext,
+        writer: CheckpointWriter | None,
+        is_enabled: bool,
+        data_identity: Mapping[str, Any],
+        settled: Mapping[str, Any],
+        timeout_seconds: float,
+        data_record: DataRecord | None = None,
+        sharded: ShardedWriter | None = None,
     ) -> None:
-        self.folder = folder
-        self.last: Path | None = None
-        """Newest checkpoint that has been committed."""
-        self.protected: frozenset[int] = frozenset()
-        """Steps whose checkpoints are kept, however old they are."""
-        self.committed: deque[Path] = deque()
-        """Checkpoints that have been committed, until a consumer removes them."""
-        self.error: OSError | EnvironmentFault | None = None
-        """Error of the last checkpoint that could not be written or stored; None if none has failed."""
-        self._elsewhere = elsewhere
-        self._written: tuple[int, Path] | None = None
-        """Step and path of the newest checkpoint in the folder."""
-        self._keep = keep
-        self._before_commit = before_commit
-        self._on_commit = on_commit
-        self._on_failure = on_failure
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._pending: tuple[int, Future[None]] | None = None
+        self.writer = writer
+        self.is_enabled = is_enabled
+        self.resumed_from: Path | None = None
+        """Folder of the checkpoint that `load` has restored."""
+        self._state = state
+        self._ranks = ranks
+        self._data_identity = data_identity
+        self._settled = {**settled, **(data_record.values() if data_record is not None else {})}
+        self._data_record = data_record
+        self._sharded = sharded
+        self._round_seconds = round_seconds_of(timeout_seconds)
+        self._components: dict[str, Stateful] = {}
+        self._saved_step = -1
+
+    def register(self, name: str, component: Stateful) -> None:
+        """Save a component's state with every checkpoint, and restore it on resume.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+        if name in self._components:
+            raise ValueError(f"two components are called {name!r}")
+        self._components[name] = component
 
     @property
     def is_writing(self) -> bool:
-        """True if a checkpoint is being written."""
-        return self._pending is not None and not self._pending[1].done()
+        """True while a checkpoint is being written, on rank 0."""
+        return self.writer is not None and self.writer.is_writing
 
-    def submit(self, snapshot: Snapshot) -> None:
-        """Wait for the checkpoint before, then start writing this one in the background."""
+    def save(self) -> None:
+        """Start writing a checkpoint of the current step, unless there is one.
+
+        Raises:
+            Diverged: the weights are not finite.
+        """
+        step = self._state.position.step
+        if not self.is_enabled or step == self._saved_step:
+            return
+        if not self._state.is_finite(self._ranks):
+            message = f"the weights are not finite at step {step}; nothing was saved"
+            raise Diverged(message, "weights-not-finite", step=step)
         self.wait()
-        self._pending = snapshot.step, self._thread.submit(self._write, snapshot)
+        snapshot = self._snapshot(step)
+        self._saved_step = step
+        if self.writer is not None and snapshot is not None:
+            self.writer.submit(snapshot)
+        elif self._sharded is not None and isinstance(snapshot, ShardedSnapshot):
+            self._sharded.submit(snapshot)
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, and report its failure if there was one."""
-        if self._pending is None:
-            return
-        (step, future), self._pending = self._pending, None
-        try:
-            future.result()
-        except (OSError, EnvironmentFault) as error:
-            self.error = error
-            self._on_failure(step, error)
+        """Wait until no checkpoint is being written."""
+        self._ranks.each(self._wait, self._round_seconds)
 
-    def place_of(self, checkpoint: Path) -> str:
-        """Return the location of a checkpoint for messages: in the store if the writer has one, else its path."""
-        if self._elsewhere is None:
-            return str(checkpoint)
-        return self._elsewhere.store.place_of(int(checkpoint.name.removeprefix("step-")))
+    def _wait(self) -> None:
+        if self.writer is not None:
+            self.writer.wait()
+        elif self._sharded is not None:
+            self._sharded.wait()
 
-    def complaint(self, step: int) -> str:
-        """Return a text that says where the checkpoint of a step could not be saved, why, and what to do."""
-        cause = "" if self.error is None else f": {getattr(self.error, 'strerror', None) or self.error}"
-        before = self.last.name if self.last else "its last checkpoint"
-        if self._elsewhere is not None and self._written is not None and self._written[0] == step:
-            return (
-                f"in its store{cause}; it is in {self._written[1]}, and the same command on this machine resumes there"
-            )
-        return f"in {self.folder}{cause}; make room there, and the same command resumes from {before}"
+    def finish(self) -> None:
+        """Training is over: wait for the last checkpoint, and try for a while to store it.
 
-    def put_last(self) -> None:
-        """Put the last checkpoint into the store unless it is there, with longer retries. Call it after training."""
-        if self._elsewhere is None:
-            return
-        if self._written is None or self.last == self._written[1]:
-            self._prune_elsewhere(self._elsewhere)
-            return
-        try:
-            self._put(*self._written, is_last=True)
-        except (OSError, EnvironmentFault) as error:
-            self.error = error
+        Raises:
+            CheckpointLost: the final state could not be saved.
+        """
+        writer = self.writer
+
+        def finish() -> None:
+            self._wait()
+            if writer is not None:
+                writer.close()
+                writer.put_last()
+
+        self._ranks.each(finish, self._round_seconds)
+        step = self._state.position.step
+        if writer is not None and (writer.last is None or writer.last.name != f"step-{step}"):
+            raise CheckpointLost(
+                f"training got to step {step}, but its state could not be saved {writer.complaint(step)}",
+                "checkpoint-lost",
+                step=step,
+                newest=None if writer.last is None else writer.last.name,
+            ) from writer.error
 
     def close(self) -> None:
-        """Wait for the checkpoint that is being written, and end the thread."""
-        try:
-            self.wait()
-        finally:
-            self._thread.shutdown()
+        """End the writer's thread once it is done; also after an error."""
+        if self._sharded is not None:
+            self._sharded.close()
+        if self.writer is not None:
+            self.writer.close()
 
-    def _write(self, snapshot: Snapshot) -> None:
-        path = write_checkpoint(self.folder, snapshot, self._before_commit)
-        self._written = snapshot.step, path
-        prune(self.folder, self._keep, self.protected)
-        self._put(snapshot.step, path)
+    def load(self, folder: Path) -> Mapping[str, Any]:
+        """Restore the state from a valid checkpoint folder, and return its values that are not tensors.
 
-    def _put(self, step: int, path: Path, is_last: bool = False) -> None:
-        """Put a whole checkpoint into the store, if there is one, and report that it is safe."""
-        if self._elsewhere is not None:
-            self._elsewhere.store.put(path, self._elsewhere.is_recorded, is_last)
-        self.last = path
-        self.committed.append(path)
-        self._on_commit(step, path)
-        if self._elsewhere is not None:
-            self._prune_elsewhere(self._elsewhere)
+        Raises:
+            ConfigError: the checkpoint belongs to another model, optimizer, other data or another order of samples.
+        """
+        snapshot = read_checkpoint(folder)
+        samples = snapshot.values["position"]["samples"]
+        if identity_until(snapshot.values["order"], samples) != identity_until(self._data_identity, samples):
+            reason = f"the checkpoint was made with {snapshot.values['order']}, not {dict(self._data_identity)}"
+            raise ConfigError([Problem("resume", reason, "data", hint=START_FROM_SCRATCH)])
+        if self._data_record is not None:
+            self._data_record.require_same(snapshot.values)
+        self._state.load(snapshot.tensors, snapshot.values)
+        saved = snapshot.values[COMPONENTS]
+        for name, component in self._components.items():
+            if name in saved:
+                component.load_state_dict(self._placed(name, component, saved[name], snapshot))
+        self._saved_step = snapshot.step
+        self.resumed_from = folder
+        if self.writer is not None:
+            self.writer.last = folder
+        return snapshot.values
 
-    def _prune_elsewhere(self, elsewhere: Elsewhere) -> None:
-        with suppress(EnvironmentFault):  # checkpoints that are left are removed with the next ones
-            elsewhere.store.prune(self._keep, self.protected)
+    def load_for_evaluation(self, folder: Path, needs_optimizer: bool) -> None:
+        """Restore the weights and the registered components, on whatever data.
+
+        Args:
+            needs_optimizer: whether the optimizer's state is part of the weights that evaluation uses.
+
+        Raises:
+            ConfigError: the checkpoint belongs to another model or optimizer, or has no state of a component.
+        """
+        snapshot = read_checkpoint(folder)
+        load = self._state.load if needs_optimizer else self._state.load_weights
+        load(snapshot.tensors, snapshot.values)
+        saved = snapshot.values[COMPONENTS]
+        for name, component in self._components.items():
+            if name not in saved:
+                reason = f"{folder.name} has no state of {name}, with which the model would be evaluated"
+                hint = "evaluate with the callbacks that the run was trained with, or with callbacks=[]"
+                raise ConfigError([Problem("no-callback-state", reason, "callbacks", hint=hint)])
+            component.load_state_dict(self._placed(name, component, saved[name], snapshot))
+
+    def _snapshot(self, step: int) -> Snapshot | None:
+        layout = self._state.layout
+        states = {name: pack(each.state_dict(), name) for name, each in self._components.items()}
+        if self.writer is None and not layout.is_spread:
+            return None
+        parts: dict[str, Mapping[str, Tensor]] = {**self._state.parts()}
+        packed = {}
+        for name, (component_values, component_tensors) in states.items():
+            packed[name] = layout.collect_nested(component_values)
+            parts[_file_of(name)] = component_tensors
+        values = {**self._state.values(), **self._settled, "order": dict(self._data_identity), COMPONENTS: packed}
+        if self._sharded is not None:
+            return self._sharded.snapshot(step, parts, values, layout)
+        return Snapshot(step, {file: layout.collect(part) for file, part in parts.items()}, values)
+
+    def _placed(self, name: str, component: Stateful, values: Any, snapshot: Snapshot) -> Any:
+        """A component's saved state, its tensors in the form that this rank holds them in."""
+        whole = snapshot.tensors.get(_file_of(name), {})
+        layout = self._state.layout
+        if layout.is_spread:
+            _, own = pack(component.state_dict(), name)
+            whole = {key: layout.place(tensor, own[key]) if key in own else tensor for key, tensor in whole.items()}
+        return unpack(values, whole)
+
+
+def _file_of(name: str) -> str:
+    return f"component.{name}"

@@ -16,7 +16,7 @@ from paceline.redaction import redact_tree
 from paceline.runs.finding import FoundRun, Kind, runs_under
 from paceline.runs.reopening import status_of, summary_in, summary_of
 from paceline.storage.address import LAUNCH, StoreAddress, is_address, parse
-from paceline.storage.lease import is_held
+from paceline.storage.in_progress import is_in_progress
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.sweeps.sweep_folder import SweepFolder
 
@@ -112,7 +112,7 @@ def _status_in(data: bytes, home: StoreAddress) -> tuple[str, str]:
     try:
         content = json.loads(data)
         status = str(content["status"])
-        is_running = status == "running" and is_held(home, str(content.get(LAUNCH, "")))
+        is_running = status == "running" and is_in_progress(home, str(content.get(LAUNCH, "")))
     except (ValueError, TypeError, KeyError, AttributeError):
         return DAMAGED, ""
     if status == "running":

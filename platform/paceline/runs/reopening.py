@@ -1,6 +1,5 @@
 """`load_run`, `load_sweep`: a result from its folder, also of one that the command line has run, or that was killed."""
 
-import fcntl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from paceline.cluster.final_report import read_outcome
 from paceline.cluster.kept_checkpoints import MEASURED
-from paceline.cluster.run_folder import LOCK, SUMMARY, RunFolder
+from paceline.cluster.run_folder import SUMMARY, RunFolder
 from paceline.cluster.run_result import RunResult
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import has_import_paths, make_importable, with_absent_objects
@@ -19,6 +18,7 @@ from paceline.redaction import learn
 from paceline.runs.finding import STUDY_FILES, FoundRun, find_run
 from paceline.runs.readable import readable
 from paceline.storage.address import LAUNCH
+from paceline.storage.in_progress import is_in_progress
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.results.reopening import sweep_in
 from paceline.sweeps.results.result import SweepResult
@@ -268,15 +268,5 @@ def status_of(found: FoundRun) -> str:
     written = str(folder.read().get("status", ""))
     if written != "running":
         return written
-    if found.store is not None:
-        from paceline.storage.lease import is_held
-
-        return "running" if is_held(found.store.home, str(folder.read().get(LAUNCH, ""))) else "interrupted"
-    try:
-        with (folder.path.parent / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "running"
-    except OSError:
-        pass
-    return "interrupted"
+    home = found.store.home if found.store is not None else folder.path.parent
+    return "running" if is_in_progress(home, str(folder.read().get(LAUNCH, ""))) else "interrupted"

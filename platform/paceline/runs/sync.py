@@ -13,7 +13,7 @@ from itertools import groupby, repeat
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.run_folder import RunFolder, nobody_works_on
+from paceline.cluster.run_folder import RunFolder
 from paceline.engine.manifest import numbered
 from paceline.engine.unrecorded import UNRECORDED, metrics_of
 from paceline.errors import EnvironmentFault
@@ -21,6 +21,7 @@ from paceline.redaction import redact
 from paceline.runs.alone import alone_with
 from paceline.runs.left_open import Owner, damaged
 from paceline.runs.sync_progress import SyncProgress, ignore_progress
+from paceline.storage.in_progress import nobody_works_on
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.tracking.costs import COST_FILE, Ledger

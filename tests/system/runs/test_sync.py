@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from paceline.cli import run as command
-from paceline.cluster.run_folder import RunFolder, nobody_works_on
+from paceline.cluster.run_folder import RunFolder
 from paceline.engine.unrecorded import as_file
 from paceline.errors import EnvironmentFault
 from paceline.runs import sync as syncing
 from paceline.runs.sync import sync_folder
+from paceline.storage.in_progress import nobody_works_on
 from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.costs import COST_FILE, RUN_PARTS, SWEEP_PARTS, Ledger
 from paceline.tracking.run_recorder import has_ended

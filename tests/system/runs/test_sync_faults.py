@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from paceline.cli import run as command
-from paceline.cluster.run_folder import nobody_works_on
 from paceline.runs import sync as syncing
 from paceline.runs.alone import LOCK_FILE
 from paceline.runs.sync import sync_folder
+from paceline.storage.in_progress import nobody_works_on
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord

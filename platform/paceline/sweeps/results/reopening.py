@@ -1,18 +1,17 @@
 """A sweep's result from its folder, also of one that the command line has run."""
 
-import fcntl
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.cluster.run_folder import LOCK
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.config.imports import with_absent_objects
 from paceline.config.shareable import secrets_of
 from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.redaction import learn
 from paceline.storage.address import LAUNCH, RunStore
+from paceline.storage.in_progress import is_in_progress
 from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.sweep_folder import SweepFolder
@@ -91,21 +90,12 @@ def _config(sweep: SweepFolder, content: dict[str, Any]) -> ExperimentConfig:
 
 def _is_at_work(sweep: SweepFolder, store: RunStore | None) -> bool:
     """Return True if a process works on the sweep; one that was killed has left its status, but not its lock."""
-    if store is not None:
-        from paceline.storage.lease import is_held
-
-        return is_held(store.home, str(sweep.read().get(LAUNCH, "")))
-    newest = max(path.parent.name for path in sweep.path.parent.glob(f"*/{SweepFolder.FILE}"))
-    if sweep.run_id != newest:
-        return False
-    try:
-        with (sweep.path.parent / LOCK).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
-    return False
+    if store is None:
+        newest = max(path.parent.name for path in sweep.path.parent.glob(f"*/{SweepFolder.FILE}"))
+        if sweep.run_id != newest:
+            return False
+    home = store.home if store is not None else sweep.path.parent
+    return is_in_progress(home, str(sweep.read().get(LAUNCH, "")))
 
 
 def _left(trial: Trial) -> Trial:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cluster.run_folder import lock_home
 from paceline.errors import EnvironmentFault
+from paceline.storage.in_progress import lock_home
 
 
 def test_a_loader_process_that_outlives_a_command_does_not_keep_its_name_locked(tmp_path: Path) -> None:
