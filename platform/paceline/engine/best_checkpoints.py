@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.callbacks.callback import Control, TrainContext
 from paceline.callbacks.metric_monitor import MetricMonitor
-from paceline.engine.checkpoint import CheckpointWriter
+from paceline.engine.checkpoint_files import CheckpointWriter
 
 
 class BestCheckpoints(MetricMonitor):

@@ -19,7 +19,7 @@ from paceline.engine.build_optimizer import build_optimizer, first_lr, optimizer
 from paceline.engine.build_step import build_stages, build_step
 from paceline.engine.build_strategy import build_strategy
 from paceline.engine.build_task import build_task, settle_sizes
-from paceline.engine.checkpoint import CheckpointStore
+from paceline.engine.checkpoint_files import CheckpointStore
 from paceline.engine.compile_trial import try_compilation
 from paceline.engine.dataset_identity import DataRecord, identities, read_contents
 from paceline.engine.dist_context import DistContext

@@ -10,7 +10,7 @@ from paceline.callbacks.callback import Callback
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.imports import Imported
 from paceline.engine.best_checkpoints import BestCheckpoints
-from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.checkpoint import Checkpointer
 from paceline.engine.loop_context import LoopContext
 
 

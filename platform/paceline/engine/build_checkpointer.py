@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.engine.checkpoint import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
-from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.checkpoint import Checkpointer
+from paceline.engine.checkpoint_files import CheckpointStore, CheckpointWriter, Elsewhere, Files, newest_valid
 from paceline.engine.data_stream import DataStream
 from paceline.engine.dataset_identity import DataRecord
 from paceline.engine.dist_context import DistContext, round_seconds_of

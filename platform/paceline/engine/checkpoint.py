@@ -1,4 +1,4 @@
-"""Saves and restores the training state and everything registered beside it."""
+"""Contents of a checkpoint: the training state and everything registered beside it, saved and restored."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.engine.checkpoint import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
+from paceline.engine.checkpoint_files import START_FROM_SCRATCH, CheckpointWriter, Snapshot, read_checkpoint
 from paceline.engine.dataset_identity import DataRecord
 from paceline.engine.dist_context import DistContext, round_seconds_of
 from paceline.engine.order import identity_until

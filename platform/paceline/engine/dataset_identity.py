@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig, is_stream
-from paceline.engine.checkpoint import START_FROM_SCRATCH
+from paceline.engine.checkpoint_files import START_FROM_SCRATCH
 from paceline.engine.loading import SlicedDataset
 from paceline.engine.order import mix
 from paceline.engine.seeding import seed_everything

@@ -16,7 +16,7 @@ from paceline.engine.build_data import build_loader
 from paceline.engine.build_optimizer import new_optimizer
 from paceline.engine.build_strategy import build_strategy
 from paceline.engine.build_task import seed_model
-from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.checkpoint import Checkpointer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.evaluation_metrics import EvaluationMetrics
 from paceline.engine.evaluator import evaluate, outputs, weights_for_evaluation

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from paceline.callbacks.callback import Control, TrainContext
 from paceline.durable import write_durably
 from paceline.engine.agreement import INTERRUPT
-from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.checkpoint import Checkpointer
 from paceline.engine.dist_context import DistContext, round_seconds_of
 from paceline.engine.loop_context import BoundaryCallback
 from paceline.engine.manifest import MANIFEST

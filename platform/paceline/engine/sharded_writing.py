@@ -27,7 +27,7 @@ from torch import Tensor
 
 from paceline._compat.torch import default_store
 from paceline.durable import write_pieces_synced, write_synced
-from paceline.engine.checkpoint import Snapshot
+from paceline.engine.checkpoint_files import Snapshot
 from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import Replicated, Rows
 from paceline.private_files import make_folder

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from paceline._compat.torch import COMPILED_PREFIX
-from paceline.engine.checkpoint import START_FROM_SCRATCH
+from paceline.engine.checkpoint_files import START_FROM_SCRATCH
 from paceline.engine.dist_context import DistContext
 from paceline.engine.layout import WHOLE, Replicated
 from paceline.engine.optimizer_state import load_optimizer, optimizer_tensors, optimizer_values, options_of_groups

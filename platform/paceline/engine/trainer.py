@@ -20,7 +20,7 @@ from torch import nn
 
 from paceline.callbacks.callback import Callback, Control, overrides
 from paceline.engine.agreement import INTERRUPT, Agreement, requested_by
-from paceline.engine.checkpointer import Checkpointer
+from paceline.engine.checkpoint import Checkpointer
 from paceline.engine.data_stream import MapStyleStream
 from paceline.engine.iterable_stream import IterableStream
 from paceline.engine.loop_context import BoundaryCallback, LoopContext, PlannedCallback

@@ -9,7 +9,7 @@ import torch
 from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.config.experiment import ExperimentConfig, validate
-from paceline.engine.checkpoint import Snapshot, write_checkpoint
+from paceline.engine.checkpoint_files import Snapshot, write_checkpoint
 
 
 def local_config(**changes: Any) -> ExperimentConfig:

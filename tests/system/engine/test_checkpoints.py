@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.build import build_trainer
-from paceline.engine.checkpoint import read_checkpoint
+from paceline.engine.checkpoint_files import read_checkpoint
 from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import describe
 from paceline.engine.manifest import MANIFEST, verify

@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 
 from paceline.engine.build import build_trainer
-from paceline.engine.checkpoint import read_checkpoint
+from paceline.engine.checkpoint_files import read_checkpoint
 from paceline.engine.dist_context import DistContext
 from paceline.engine.initial_weights import read_weights
 from paceline.engine.layout import copied

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.cli import build_parser
-from paceline.engine.checkpoint import START_FROM_SCRATCH
+from paceline.engine.checkpoint_files import START_FROM_SCRATCH
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

@@ -16,7 +16,7 @@ from ray.train import PreemptionInfo
 
 from paceline.cluster import metric_buffer, reporters
 from paceline.cluster.reporters import ActorReporter, InProcessReporter, LaunchOver
-from paceline.engine.checkpoint import CheckpointWriter, Snapshot
+from paceline.engine.checkpoint_files import CheckpointWriter, Snapshot
 from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_recorder import RunRecorder
 from support.cluster.coordinators import no_space, open_coordinator, warnings_of

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from paceline.cluster.initial_weights import find_weights
-from paceline.engine.checkpoint import Snapshot, write_checkpoint
+from paceline.engine.checkpoint_files import Snapshot, write_checkpoint
 from paceline.engine.manifest import MANIFEST, numbered
 from paceline.storage.address import RunStore, StoreAddress
 from paceline.storage.lease import Lease

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.engine.checkpoint import Snapshot, prune, write_checkpoint
+from paceline.engine.checkpoint_files import Snapshot, prune, write_checkpoint
 from paceline.engine.manifest import numbered, verify
 from paceline.sweeps.search import trainable as exchange
 from paceline.sweeps.search.trainable import adopt, is_same, pin

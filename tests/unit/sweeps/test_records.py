@@ -11,7 +11,7 @@ import torch
 
 from paceline.cluster.final_report import FinalReport
 from paceline.cluster.run_coordinator import RunCoordinator
-from paceline.engine.checkpoint import Snapshot, write_checkpoint
+from paceline.engine.checkpoint_files import Snapshot, write_checkpoint
 from paceline.storage.address import OUTCOME
 from paceline.sweeps.coordinator import sweep_recorder
 from paceline.sweeps.messages import Attempt

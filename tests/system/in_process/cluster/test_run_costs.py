@@ -15,7 +15,7 @@ from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.cluster.run_costs import CostUnits, RunCosts, unit_of
 from paceline.cluster.train import train
 from paceline.engine import evaluator, meter, trainer
-from paceline.engine.checkpoint import CheckpointWriter
+from paceline.engine.checkpoint_files import CheckpointWriter
 from paceline.engine.meter import Meter
 from paceline.engine.state import TrainState
 from paceline.engine.train_step import TrainStep
