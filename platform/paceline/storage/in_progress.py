@@ -1,4 +1,4 @@
-"""Whether a run is in progress, or was abandoned by a process that is gone.
+"""Tells whether a run is in progress, or was abandoned by a process that is gone.
 
 While a command works on a name, it holds the lock of the name's folder, which ends with its process. In an object store
 it holds a lease, which ends when it is no longer renewed.
