@@ -101,8 +101,8 @@ class Combining:
         candidates = [
             each for each in self._candidates_beside(larger, tried) if "trainer.compile" not in each.overrides
         ]
-        if not self._screening.has_time_for(len(candidates) + 2 * (len(chosen) + 2)):
-            return None  # repeats may take half, and each of those chosen is still to be asked whether it is needed
+        if not self._screening.has_time_for(len(candidates) + 1 + len(larger) + 1):
+            return None  # each of those chosen is still to be asked whether it is needed
         if (added := self._gains_beside(larger, candidates)) is None:
             return None
         pair = self._pair(f"{batch.name} + {added.name} in place of another batch", chosen, [*larger, added])
@@ -214,6 +214,8 @@ class Combining:
     ) -> list[Technique] | None:
         """Replace one of those chosen by another of its family that is faster beside the others: the best batch size
         may be larger once loading is fast. Returns None where none is faster."""
+        if self._replacements[0] == chosen:
+            return None  # that was asked just now
         screened: dict[str, ScreenedPair] = {}
         others: dict[str, list[Technique]] = {}
         for technique in chosen:

@@ -15,6 +15,7 @@ on both sides alike. Of 1,000 replays of 40 pairs with a planted 5 % difference,
 """
 
 import random
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -33,11 +34,20 @@ AHEAD = 4
 not matter."""
 
 
+CLEAR = (0.9, 1.5)
+"""Speeds relative to the baseline below and above which a technique needs no precise figure: it is out, or in."""
+
+
 class Pair(NamedTuple):
     """Two windows of the same stretch of time, in seconds per sample."""
 
     baseline: float
     technique: float
+
+    @property
+    def speedup(self) -> float:
+        """Speed of the technique over that of the baseline."""
+        return self.baseline / self.technique
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,9 @@ class BenchmarkRules:
     """True if the technique is built before the baseline. The order may affect where their memory lies."""
     in_turn: bool = False
     """True if only one of the two exists at a time, with all windows of one before those of the other."""
+    ends_when_clear: bool = False
+    """True if no further pair begins once all of the fewest pairs are far from equal speed, see `is_clear`. Not for
+    figures that are averaged: it makes their number depend on their values."""
 
 
 @dataclass
@@ -127,7 +140,7 @@ def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ra
     result.steps = sides[0].steps, sides[1].steps
     turns = max(1, ceil(rules.window_seconds / max(side.turn_seconds for side in sides)))
     order, begun = random.Random(rules.seed), monotonic()
-    while _continues(len(result.pairs), rules, monotonic() - begun, ranks):
+    while _continues(len(result.pairs), rules, monotonic() - begun, ranks, is_clear(result.pairs)):
         for _ in range(turns):
             both = list(sides)
             order.shuffle(both)
@@ -172,8 +185,16 @@ def _windows_of(
         return windows, (stepper.warnings, stepper.build_seconds)
 
 
-def _continues(pairs: int, rules: BenchmarkRules, seconds: float, ranks: DistContext) -> bool:
+def is_clear(pairs: Sequence[Pair]) -> bool:
+    """Return True if the technique is clearly slower, or clearly faster, in each pair."""
+    slower, faster = CLEAR
+    return all(pair.speedup < slower for pair in pairs) or all(pair.speedup > faster for pair in pairs)
+
+
+def _continues(
+    pairs: int, rules: BenchmarkRules, seconds: float, ranks: DistContext, looks_clear: bool = False
+) -> bool:
     if pairs < rules.min_pairs:
         return True
-    over = pairs >= rules.max_pairs or seconds > rules.seconds
+    over = pairs >= rules.max_pairs or seconds > rules.seconds or (rules.ends_when_clear and looks_clear)
     return not ranks.from_first([float(over)])[0]

@@ -79,9 +79,9 @@ class ScreenedPair:
 
     @property
     def is_open(self) -> bool:
-        """True if a further benchmark is worth its time."""
-        is_clear = self.seen != "similar"
-        return self.is_promising and not is_clear and len(self.pairs) < MAX_PAIRS
+        """True if a further benchmark is worth its time: it may be faster, but that is not clear yet."""
+        may_be_faster = self.seen == "similar" and self.interval.high >= 1 + LEAST_EFFECT
+        return self.is_promising and may_be_faster and len(self.pairs) < MAX_PAIRS
 
 
 class Screening:
@@ -160,6 +160,7 @@ class Screening:
             "min_pairs": MIN_PAIRS,
             "max_pairs": PAIRS,
             "in_turn": screened.in_turn,
+            "ends_when_clear": True,
         }
         begun = self._clock.elapsed
         parts = part_of(screened.baseline), part_of(screened.technique)

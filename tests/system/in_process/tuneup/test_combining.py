@@ -143,6 +143,8 @@ def test_a_larger_batch_that_is_no_faster_is_taken_where_another_technique_gains
     assert done.findings.recommended["data.global_batch_size"] == chosen
     assert done.findings.recommended.get("trainer.precision") == ("bf16-mixed" if chosen == 128 else None)
     assert ("faster", "batch-x8") in [each.others for each in done.met("bf16", "helps")]
+    asked = [name for name in done.listener.screened_names if name == "batch-x8 in place of batch-x4, beside faster"]
+    assert len(asked) == 1, "nothing has changed in between"
 
 
 @pytest.mark.parametrize(("fastest", "measured"), [(1, [1, 2]), (4, [1, 2, 4, 8]), (16, [1, 2, 4, 8, 16])])
