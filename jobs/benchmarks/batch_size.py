@@ -7,8 +7,9 @@ All of it in one process, for any config that `scale` takes; takes some ten minu
 grid    the config is trained with each batch size, learning-rate rule and seed, for its whole length. Of each batch
         size, the best rule counts: samples to the target (median over the seeds), and seconds, as these samples times
         the time of one. Then `scale` runs with the same target. Shown is what it predicts for each batch size beside
-        what the grid measured, the critical batch size fitted to either, the time to the target with the recommendation
-        and with the grid's best batch size, and the samples that both spent. `--picture FILE` draws it.
+        what the grid measured, the critical batch size fitted to either, and the samples that both spent. The best of
+        so many cells is partly the luckiest one, so that the recommendation and the grid's best are trained again with
+        `--fresh` further seeds, and their times to the target are compared seed by seed. `--picture FILE` draws it.
 noise   steps of the same config with two micro-batches: `off`, `off again` (A/A), and `on` with `trainer.noise_scale`,
         in turns. Shown is the time of a step over that of `off` in the same round.
 """
@@ -27,7 +28,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from harness import Benchmark, Part, Target, exactly, ratio, take_turns
+from harness import Benchmark, Part, Target, estimate, exactly, ratio, take_turns
 
 from paceline import load_config
 from paceline.batch_scaling.critical_batch import fitted_critical_batch
@@ -46,6 +47,9 @@ RULES = ("none", "sqrt", "linear")
 DOUBLINGS = 6
 MOST_COST, MOST_SHARE, MOST_ERROR, MOST_SLOWER = 1.02, 0.1, 0.25, 1.1
 WINDOWS, WINDOW_SECONDS = 5, 0.3
+TURNS = 5
+FRESH_FROM = 1000
+"""Seeds of the comparison with the grid's best begin here, away from those of the grid."""
 
 
 @dataclass(frozen=True)
@@ -65,16 +69,20 @@ class Cell:
         return found if found < float("inf") else None
 
 
-def trained(plan: StudyPlan, size: int, rule: str, seed: int) -> tuple[int | None, int]:
+def cell_overrides(plan: StudyPlan, size: int, rule: str) -> dict[str, Any]:
+    """Return what a cell of the grid changes in the config."""
+    base = plan.config.optimizer.base_batch_size or plan.own_batch_size
+    return {"data.global_batch_size": size, "optimizer.lr_scaling": rule, "optimizer.base_batch_size": base}
+
+
+def trained(plan: StudyPlan, changes: Mapping[str, Any], seed: int) -> tuple[int | None, int]:
     """Train for the whole length; return the samples to the target, and all samples."""
     target = plan.target
     assert target is not None
-    every = max(1, round(plan.evaluation_steps * plan.own_batch_size / size))
-    config = plan.config.with_overrides(
+    changed = plan.config.with_overrides({**changes, "scale": None})
+    every = max(1, round(plan.evaluation_steps * plan.own_batch_size / stages_of(changed)[-1][1]))
+    config = changed.with_overrides(
         {
-            "data.global_batch_size": size,
-            "optimizer.lr_scaling": rule,
-            "optimizer.base_batch_size": plan.config.optimizer.base_batch_size or plan.own_batch_size,
             "seed": seed,
             "scale": None,
             "trainer.evaluate_every_n_steps": every,
@@ -91,6 +99,44 @@ def trained(plan: StudyPlan, size: int, rule: str, seed: int) -> tuple[int | Non
     return next(reached, None), values["samples"]
 
 
+def stages_of(config: ExperimentConfig) -> list[tuple[int, int]]:
+    """Return the samples after which each batch size begins, and the size."""
+    if config.data.batch_size_schedule:
+        return [(each.samples, each.global_batch_size) for each in config.data.batch_size_schedule]
+    assert isinstance(config.data.global_batch_size, int)
+    return [(0, config.data.global_batch_size)]
+
+
+def fresh_times(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: int) -> list[list[float]]:
+    """Train each way with seeds that the grid has not used. Return the seconds to the target by way and seed; where it
+    was not reached, those of the whole length."""
+    configs = [plan.config.with_overrides({**each, "scale": None}) for each in changes]
+    sizes = sorted({size for config in configs for _, size in stages_of(config)})
+    fixed = [plan.config.with_overrides(cell_overrides(plan, size, "none") | {"scale": None}) for size in sizes]
+    options = {"windows": WINDOWS, "window_seconds": WINDOW_SECONDS}
+    windows = throughput(fixed * TURNS, options, DistContext.current())["seconds_per_sample"]
+    seconds = {
+        size: statistics.median(statistics.median(each) for each in windows[number :: len(sizes)])
+        for number, size in enumerate(sizes)
+    }
+    first = plan.config.seed + FRESH_FROM
+    times = []
+    for way, config in zip(changes, configs, strict=True):
+        reached = [trained(plan, way, first + number)[0] or plan.samples for number in range(seeds)]
+        begins = stages_of(config)
+        ends = [begin for begin, _ in begins[1:]] + [plan.samples]
+        times.append(
+            [
+                sum(
+                    max(0, min(samples, end) - begin) * seconds[size]
+                    for (begin, size), end in zip(begins, ends, strict=True)
+                )
+                for samples in reached
+            ]
+        )
+    return times
+
+
 def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: Benchmark) -> tuple[list[Cell], int]:
     """Train every cell; return all, and the samples that they took."""
     cells, spent = [], 0
@@ -99,7 +145,8 @@ def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: 
         options = {"windows": WINDOWS, "window_seconds": WINDOW_SECONDS}
         (seconds,) = throughput([config], options, DistContext.current())["seconds_per_sample"]
         for rule in RULES:
-            runs = [trained(plan, size, rule, plan.config.seed + number) for number in range(seeds)]
+            changes = cell_overrides(plan, size, rule)
+            runs = [trained(plan, changes, plan.config.seed + number) for number in range(seeds)]
             spent += sum(samples for _, samples in runs)
             cells.append(Cell(size, rule, tuple(reached for reached, _ in runs), statistics.median(seconds)))
             benchmark.say(f"batch {size}, {rule}: {cells[-1].samples} samples to the target")
@@ -142,7 +189,7 @@ def draw(
 
 
 def measure_grid(
-    config: ExperimentConfig, seeds: int, doublings: int, picture: Path | None, benchmark: Benchmark
+    config: ExperimentConfig, seeds: int, doublings: int, fresh: int, picture: Path | None, benchmark: Benchmark
 ) -> Part:
     """Compare the answer of `scale` with the whole grid."""
     plan = StudyPlan.of(config, look([config], {}, DistContext.current()))
@@ -173,14 +220,18 @@ def measure_grid(
         abs(predicted[size] / medians[size] - 1) for size in medians if size in predicted and own < size <= critical
     ]
     seconds = {cell.size: cell.median * cell.sample_seconds for cell in cells if cell.median is not None}
-    chosen = found.recommended.get("data.global_batch_size", own)
+    best = min((cell for cell in cells if cell.size in seconds), key=lambda cell: seconds[cell.size])
+    ways = [found.recommended, cell_overrides(plan, best.size, best.rule)]
+    ours_fresh, best_fresh = fresh_times(plan, ways, fresh)
+    recommended = stages_of(plan.config.with_overrides({**found.recommended, "scale": None}))
+    chosen = ", ".join(f"{size:,} from {begin:,} samples" if begin else f"{size:,}" for begin, size in recommended)
     ours = found.critical.size if found.critical is not None else float("inf")
     targets = [
         Target("median error of the samples up to the critical batch", exactly(statistics.median(errors)), MOST_ERROR),
         Target("critical batch size over that of the grid", exactly(ours / critical), 2.0, 0.5),
         Target(
-            f"time with batch {chosen} over that of the grid's best",
-            exactly(seconds.get(chosen, float("inf")) / min(seconds.values())),
+            f"time with batch {chosen} over that of the grid's best, {best.size:,}, over {fresh} fresh seeds",
+            estimate([[mine / theirs] for mine, theirs in zip(ours_fresh, best_fresh, strict=True)]),
             MOST_SLOWER,
         ),
         Target("samples spent over those of the grid", exactly(found.samples_spent / spent), MOST_SHARE),
@@ -194,7 +245,12 @@ def measure_grid(
         *found.notes,
     ]
     columns = ("batch", "best rule", "samples to the target", "predicted", "error", "seconds")
-    raw = {"cells": [vars(cell) for cell in grid], "predicted": predicted, "critical": [ours, critical]}
+    raw = {
+        "cells": [vars(cell) for cell in grid],
+        "predicted": predicted,
+        "critical": [ours, critical],
+        "fresh seconds": {"recommended": ours_fresh, "best of the grid": best_fresh},
+    }
     return Part(columns, rows, targets, notes=notes, raw=raw)
 
 
@@ -231,6 +287,7 @@ def main() -> int:
     benchmark.parser.add_argument("--picture", type=Path, metavar="FILE", help="PNG of the part grid")
     benchmark.number("--seeds", 3, 2, "of each cell of the grid", least=2)
     benchmark.number("--doublings", DOUBLINGS, 2, "of the config's batch size in the grid")
+    benchmark.number("--fresh", 16, 2, "seeds of the recommendation and the grid's best", least=2)
     benchmark.number("--budget", 3600, 300, "seconds of `scale`", least=10)
     benchmark.number("--rounds", 60, 3, "of the part noise")
     benchmark.number("--steps", 50, 10, "of a turn of the part noise")
@@ -244,7 +301,7 @@ def main() -> int:
     section: Mapping[str, Any] = {**json.loads(config.scale.model_dump_json() if config.scale else "{}"), **goal}
     config = config.with_overrides({"sweep": None, "tuneup": None, "scale": section})
     measures = {
-        "grid": lambda: measure_grid(config, args.seeds, args.doublings, args.picture, benchmark),
+        "grid": lambda: measure_grid(config, args.seeds, args.doublings, args.fresh, args.picture, benchmark),
         "noise": lambda: measure_noise(config, args.rounds, args.steps, benchmark),
     }
     return benchmark.finish({part: measure() for part, measure in measures.items() if part in (args.parts or parts)})
