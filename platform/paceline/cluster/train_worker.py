@@ -19,6 +19,7 @@ from paceline.engine.build import build_trainer
 from paceline.engine.dist_context import DistContext
 from paceline.engine.failure import RankFailed, failing_together
 from paceline.engine.fresh import release_memory
+from paceline.engine.host_allocator import return_freed_memory
 from paceline.engine.outcome import Outcome
 from paceline.engine.reporter import MemoryReporter, Reporter
 from paceline.engine.rungs import Rungs
@@ -116,7 +117,10 @@ def device_name(device: torch.device) -> str:
 def run_here(worker_spec: WorkerSpec, device: torch.device, reporter: Reporter) -> dict[str, Any]:
     """Train in this process, without Ray. Its peak memory is that of this run alone, whatever was run here before."""
     release_memory()
-    return keeping_threads(lambda: run_rank(worker_spec, DistContext.current(device), reporter))
+    try:
+        return keeping_threads(lambda: run_rank(worker_spec, DistContext.current(device), reporter))
+    finally:
+        return_freed_memory()  # the process may be a notebook
 
 
 def keeping_threads(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:

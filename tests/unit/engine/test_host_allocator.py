@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from paceline.bench.stepper import Stepper
+from paceline.engine import host_allocator
 from paceline.engine.dist_context import DistContext
 from paceline.engine.fresh import release_memory
 from paceline.engine.host_allocator import keep_freed_memory, return_freed_memory
@@ -18,6 +19,8 @@ from support.toys import toy_config
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 
 CPU = torch.device("cpu")
+MMAP, TRIM = -3, -1
+LARGEST = 2**31 - 1
 STEPS = 10
 MOST_FAULTS = 10_000
 """Page faults in a step; 136,000 where the activations of a step are returned to the system."""
@@ -40,6 +43,29 @@ def test_steps_use_the_memory_of_the_steps_before() -> None:
     before = faults()
     stepper.run(STEPS)
     assert (faults() - before) / STEPS < MOST_FAULTS
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (2**31, [(MMAP, LARGEST), (TRIM, LARGEST)]),
+        (32 << 20, [(MMAP, LARGEST), (MMAP, 32 << 20), (TRIM, LARGEST)]),
+        (0, [(MMAP, LARGEST), (MMAP, 32 << 20)]),
+    ],
+)
+def test_the_trim_threshold_is_set_only_where_the_other_is(
+    monkeypatch: pytest.MonkeyPatch, most: int, expected: list[tuple[int, int]]
+) -> None:
+    """Before glibc 2.35, the threshold of mmap is at most 32 MiB. Either of the two alone would make steps slower."""
+    calls: list[tuple[int, int]] = []
+
+    def mallopt(parameter: int, value: int) -> int:
+        calls.append((parameter, value))
+        return int(parameter != MMAP or value <= most)
+
+    monkeypatch.setattr(host_allocator, "_function", lambda name: mallopt)
+    keep_freed_memory()
+    assert calls == expected
 
 
 @pytest.mark.parametrize("give_back", [release_memory, lambda: release(CPU)], ids=["between trials", "in a search"])
