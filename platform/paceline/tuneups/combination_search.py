@@ -102,7 +102,7 @@ class Combining:
             each for each in self._candidates_beside(larger, tried) if "trainer.compile" not in each.overrides
         ]
         if not self._screening.has_time_for(len(candidates) + 1 + len(larger) + 1):
-            return None  # each of those chosen is still to be asked whether it is needed
+            return None  # without repeats, each of those chosen can be asked whether it is needed
         if (added := self._gains_beside(larger, candidates)) is None:
             return None
         pair = self._pair(f"{batch.name} + {added.name} in place of another batch", chosen, [*larger, added])

@@ -79,12 +79,14 @@ class TuneupCourse:
         watcher: Watcher,
         notes: Sequence[str] = (),
         scale_study: EarlierStudy | None = None,
+        shares_machines: bool = False,
     ) -> None:
         """Args:
         notes: notes to add to the findings.
         scale_study: a scale study of the config.
+        shares_machines: others may use the cores that the workers have not reserved.
         """
-        self._scale_study = scale_study
+        self._scale_study, self._shares_machines = scale_study, shares_machines
         self._config, self._bench, self._clock, self._watcher = config, bench, clock, watcher
         self._trainings = Trainings(bench, clock, config)
         efficiency = scale_study.efficiency_of if scale_study is not None else lambda config: 1.0
@@ -106,7 +108,7 @@ class TuneupCourse:
             BaselineFailed: the baseline itself cannot be built, trained or measured.
             RunFailed: the workers are gone.
         """
-        facts = replace(self._examine(), scale_study=self._scale_study)
+        facts = replace(self._examine(), scale_study=self._scale_study, shares_machines=self._shares_machines)
         if self._scale_study is not None:
             critical = critical_text(self._scale_study.findings.critical)
             named = f"scale study {self._scale_study.study_id}"

@@ -37,6 +37,8 @@ class TuneupFacts:
     """Memory of the GPU, in bytes; 0 on CPU."""
     usable_cores: int = 0
     """Number of cores that a worker may use, regardless of its number of threads."""
+    shares_machines: bool = False
+    """True if others may use the cores that the workers have not reserved, as on a cluster."""
     software: str = ""
     """Versions of the software that the speed depends on."""
     code: Mapping[str, str] = field(default_factory=dict)

@@ -34,8 +34,8 @@ AHEAD = 4
 not matter."""
 
 
-CLEAR = (0.9, 1.5)
-"""Speeds relative to the baseline below and above which a technique needs no precise figure: it is out, or in."""
+CLEARLY_SLOWER = 0.9
+"""Speed relative to the baseline below which a technique is out, and needs no precise figure."""
 
 
 class Pair(NamedTuple):
@@ -65,9 +65,8 @@ class BenchmarkRules:
     """True if the technique is built before the baseline. The order may affect where their memory lies."""
     in_turn: bool = False
     """True if only one of the two exists at a time, with all windows of one before those of the other."""
-    ends_when_clear: bool = False
-    """True if no further pair begins once all of the fewest pairs are far from equal speed, see `is_clear`. Not for
-    figures that are averaged: it makes their number depend on their values."""
+    ends_when_slower: bool = False
+    """True if no further pair begins once the technique is clearly slower in each of the fewest pairs."""
 
 
 @dataclass
@@ -140,7 +139,7 @@ def alternating(baseline: Stepper, technique: Stepper, rules: BenchmarkRules, ra
     result.steps = sides[0].steps, sides[1].steps
     turns = max(1, ceil(rules.window_seconds / max(side.turn_seconds for side in sides)))
     order, begun = random.Random(rules.seed), monotonic()
-    while _continues(len(result.pairs), rules, monotonic() - begun, ranks, is_clear(result.pairs)):
+    while _continues(len(result.pairs), rules, monotonic() - begun, ranks, is_clearly_slower(result.pairs)):
         for _ in range(turns):
             both = list(sides)
             order.shuffle(both)
@@ -185,16 +184,13 @@ def _windows_of(
         return windows, (stepper.warnings, stepper.build_seconds)
 
 
-def is_clear(pairs: Sequence[Pair]) -> bool:
-    """Return True if the technique is clearly slower, or clearly faster, in each pair."""
-    slower, faster = CLEAR
-    return all(pair.speedup < slower for pair in pairs) or all(pair.speedup > faster for pair in pairs)
+def is_clearly_slower(pairs: Sequence[Pair]) -> bool:
+    """Return True if the technique is clearly slower in each pair."""
+    return all(pair.speedup < CLEARLY_SLOWER for pair in pairs)
 
 
-def _continues(
-    pairs: int, rules: BenchmarkRules, seconds: float, ranks: DistContext, looks_clear: bool = False
-) -> bool:
+def _continues(pairs: int, rules: BenchmarkRules, seconds: float, ranks: DistContext, is_slower: bool = False) -> bool:
     if pairs < rules.min_pairs:
         return True
-    over = pairs >= rules.max_pairs or seconds > rules.seconds or (rules.ends_when_clear and looks_clear)
+    over = pairs >= rules.max_pairs or seconds > rules.seconds or (rules.ends_when_slower and is_slower)
     return not ranks.from_first([float(over)])[0]

@@ -13,6 +13,7 @@ from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
 from paceline.errors import ConfigError
+from paceline.places import default_address
 from paceline.redaction import redact, redact_tree
 from paceline.tuneups.facts import LOOK, TuneupFacts
 from paceline.tuneups.folder import TUNEUP
@@ -38,7 +39,13 @@ def preview(config: ExperimentConfig) -> list[Technique]:
         raise BaselineFailed(f"the baseline cannot be built: {answer.problem}", "build")
     study = earlier_study(config, storage_folder(config) / config.name)
     workers = max(1, config.scaling.num_workers)
-    return techniques_for(config, replace(TuneupFacts(**answer.values), world_size=workers, scale_study=study))
+    facts = replace(
+        TuneupFacts(**answer.values),
+        world_size=workers,
+        scale_study=study,
+        shares_machines=config.scaling.num_workers > 0 and default_address() is not None,
+    )
+    return techniques_for(config, facts)
 
 
 def rows_of(techniques: list[Technique]) -> list[tuple[str, str, str, str]]:

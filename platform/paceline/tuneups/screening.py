@@ -16,7 +16,7 @@ from paceline.bench.jobs import TOO_SLOW, Answer, Job, part_of
 from paceline.config.batch_sizes import largest_sizes
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.execution import DeviceMemory
-from paceline.tuneups.paired_benchmark import Pair, fewest_steps
+from paceline.tuneups.paired_benchmark import Pair, fewest_steps, is_clearly_slower
 from paceline.tuneups.statistics.intervals import Interval, speedup
 from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT
 
@@ -160,7 +160,7 @@ class Screening:
             "min_pairs": MIN_PAIRS,
             "max_pairs": PAIRS,
             "in_turn": screened.in_turn,
-            "ends_when_clear": True,
+            "ends_when_slower": True,
         }
         begun = self._clock.elapsed
         parts = part_of(screened.baseline), part_of(screened.technique)
@@ -171,9 +171,12 @@ class Screening:
         if answer.problem:
             screened.problem = answer.problem
         else:
+            pairs = self.pairs_of(answer.values, screened.baseline, screened.technique)
             if not _compiles(screened):
-                self._longest = max(self._longest * 0.8, self._clock.elapsed - begun)
-            screened.pairs += self.pairs_of(answer.values, screened.baseline, screened.technique)
+                # one that ended early says little of how long others take
+                least = self._longest if is_clearly_slower(pairs) else self._longest * 0.8
+                self._longest = max(least, self._clock.elapsed - begun)
+            screened.pairs += pairs
             screened.warnings = list(dict.fromkeys([*screened.warnings, *answer.values["warnings"]]))
             screened.build_seconds = max(screened.build_seconds, answer.values["build_seconds"])
         return answer

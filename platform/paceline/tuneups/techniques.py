@@ -191,7 +191,7 @@ def _known(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
     yield from _batch(config, facts)
     yield from _micro_batch(config, facts)
     yield from _precision(facts)
-    yield from _threads(facts)
+    yield from _threads(config, facts)
     yield from _kernels(config, facts)
     yield from _bookkeeping(config)
     yield from _exchange(facts)
@@ -296,12 +296,16 @@ def _precision(facts: TuneupFacts) -> Iterator[Technique]:
     yield Technique("tf32", overrides, "tf32", why, "differently", why_not=needs_cuda)
 
 
-def _threads(facts: TuneupFacts) -> Iterator[Technique]:
-    share = max(1, facts.usable_cores // facts.world_size)  # of a worker, if all are on one machine
-    why = f"a worker computes with {share} threads, one for each core that it has"
-    why_not = "" if share > facts.cores else "each worker has a thread for each of its cores already"
+def _threads(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:
+    share = max(1, facts.usable_cores // facts.world_size)  # all workers are on this machine
+    why = f"a worker reserves {share} cores, and computes with as many threads"
+    why_not = "" if share > facts.cores else "the workers have a thread for each core already"
     if facts.device_type == "cuda":
         why_not = "it is for CPUs"
+    elif facts.shares_machines:
+        why_not = "others may need the cores that the workers have not reserved"
+    elif config.sweep is not None:
+        why_not = "the trials of a sweep share the cores"
     yield Technique("all-cores", {"scaling.cpus_per_worker": share}, "threads", why, why_not=why_not)
 
 

@@ -18,6 +18,7 @@ from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
 from paceline.bench.resumable_bench import START_ANEW, ResumableBench, SpentTime
 from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
+from paceline.cluster.ray_session import is_private
 from paceline.cluster.run_folder import SUMMARY, folder_removed, writable
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.unfinished_runs import intent_of
@@ -148,7 +149,8 @@ def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Wa
         make_folder(folder.ray)
     with open_bench(config, TUNEUP, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
         resumable, study = ResumableBench(bench, log, spent, TUNEUP), scale_study_of(config, folder)
-        return TuneupCourse(config, resumable, clock, listener, notes, study).run()
+        shares_machines = config.scaling.num_workers > 0 and not is_private()
+        return TuneupCourse(config, resumable, clock, listener, notes, study, shares_machines).run()
 
 
 def scale_study_of(config: ExperimentConfig, folder: TuneupFolder) -> EarlierStudy | None:

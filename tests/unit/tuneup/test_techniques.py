@@ -100,6 +100,14 @@ def test_a_worker_on_a_cpu_may_compute_on_its_share_of_the_cores(
     assert not threads or found.config(config).scaling.cpus_per_worker == threads
 
 
+def test_cores_that_others_may_need_are_not_taken() -> None:
+    facts = replace(FACTS, cores=1, usable_cores=8)
+    assert not reasons(plain(), facts)["all-cores"]
+    assert reasons(plain(), replace(facts, shares_machines=True))["all-cores"]
+    sweep = {"space": {"optimizer.lr": [0.1, 0.2]}}
+    assert reasons(plain(sweep=sweep), facts)["all-cores"]
+
+
 def test_a_technique_that_cannot_help_here_is_not_tried(golden: Golden) -> None:
     told = {name: why for name, why in reasons(plain(), BARE).items() if why}
     assert HELPLESS | {"fp16", "exchange-bf16"} <= set(told)
