@@ -23,12 +23,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from harness import Benchmark, Part, Target, estimate, exactly, ratio, take_turns
+from harness import Benchmark, Interval, Part, Target, estimate, exactly, ratio, take_turns
 
 from paceline import load_config
 from paceline.batch_scaling.critical_batch import fitted_critical_batch
@@ -108,8 +109,11 @@ def stages_of(config: ExperimentConfig) -> list[tuple[int, int]]:
 
 
 def fresh_times(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: int) -> list[list[float]]:
-    """Train each way with seeds that the grid has not used. Return the seconds to the target by way and seed; where it
-    was not reached, those of the whole length."""
+    """Train changed configs with seeds that the grid has not used.
+
+    Returns:
+        Seconds to the target for each of `changes` and each seed; those of the whole length where it was not reached.
+    """
     configs = [plan.config.with_overrides({**each, "scale": None}) for each in changes]
     sizes = sorted({size for config in configs for _, size in stages_of(config)})
     fixed = [plan.config.with_overrides(cell_overrides(plan, size, "none") | {"scale": None}) for size in sizes]
@@ -121,8 +125,8 @@ def fresh_times(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: in
     }
     first = plan.config.seed + FRESH_FROM
     times = []
-    for way, config in zip(changes, configs, strict=True):
-        reached = [trained(plan, way, first + number)[0] or plan.samples for number in range(seeds)]
+    for each, config in zip(changes, configs, strict=True):
+        reached = [trained(plan, each, first + number)[0] or plan.samples for number in range(seeds)]
         begins = stages_of(config)
         ends = [begin for begin, _ in begins[1:]] + [plan.samples]
         times.append(
@@ -221,8 +225,9 @@ def measure_grid(
     ]
     seconds = {cell.size: cell.median * cell.sample_seconds for cell in cells if cell.median is not None}
     best = min((cell for cell in cells if cell.size in seconds), key=lambda cell: seconds[cell.size])
-    ways = [found.recommended, cell_overrides(plan, best.size, best.rule)]
-    ours_fresh, best_fresh = fresh_times(plan, ways, fresh)
+    both = [found.recommended, cell_overrides(plan, best.size, best.rule)]
+    ours_fresh, best_fresh = fresh_times(plan, both, fresh)
+    slower = estimate([[log(mine / theirs)] for mine, theirs in zip(ours_fresh, best_fresh, strict=True)])
     recommended = stages_of(plan.config.with_overrides({**found.recommended, "scale": None}))
     chosen = ", ".join(f"{size:,} from {begin:,} samples" if begin else f"{size:,}" for begin, size in recommended)
     ours = found.critical.size if found.critical is not None else float("inf")
@@ -231,7 +236,7 @@ def measure_grid(
         Target("critical batch size over that of the grid", exactly(ours / critical), 2.0, 0.5),
         Target(
             f"time with batch {chosen} over that of the grid's best, {best.size:,}, over {fresh} fresh seeds",
-            estimate([[mine / theirs] for mine, theirs in zip(ours_fresh, best_fresh, strict=True)]),
+            Interval(*map(exp, slower)),
             MOST_SLOWER,
         ),
         Target("samples spent over those of the grid", exactly(found.samples_spent / spent), MOST_SHARE),

@@ -172,7 +172,7 @@ def _verification(plan: StudyPlan) -> list[PlannedTraining]:
     own = PlannedTraining(VERIFICATION, 0, plan.own_batch_size, (), others, len(others) * plan.samples)
     # one candidate at most is trained with further seeds
     most = (len(LEVELS) - 1) * len(plan.seeds) * plan.samples + most_seeds * plan.samples
-    return [*([own] if others else []), PlannedTraining(VERIFICATION, 0, None, (), seeds, most)]
+    return [own, PlannedTraining(VERIFICATION, 0, None, (), seeds, most)]
 
 
 def _sizes(plan: StudyPlan) -> list[PlannedSize]:

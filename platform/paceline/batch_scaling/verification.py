@@ -12,7 +12,7 @@ to `looks` fixed beforehand. The chance of a false recommendation is divided amo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from statistics import fmean, geometric_mean, stdev
 from typing import NamedTuple
 
@@ -25,26 +25,34 @@ from paceline.cluster.listener import Stages
 
 LEVELS = (0.04, 0.01)
 """Chance of each candidate to be recommended though it is not faster: 5 % together."""
-SHARES = (0.2, 0.4, 0.4)
+LOOK_SHARES = (0.2, 0.4, 0.4)
 """Share of a candidate's chance that is spent at each of the `looks`."""
 
 
-def looks(seeds: int) -> tuple[int, int, int]:
+def looks(num_seeds: int) -> tuple[int, int, int]:
     """Return the numbers of seeds after which a candidate is compared.
 
     Args:
-        seeds: the least number of seeds, at least 2.
+        num_seeds: the least number of seeds, at least 2.
     """
-    return seeds, seeds + max(1, seeds // 3), 2 * seeds
+    return num_seeds, num_seeds + max(1, num_seeds // 3), 2 * num_seeds
 
 
 class Speedup(NamedTuple):
     """Time of the config as it is over that of a candidate, as the logarithm."""
 
     log_ratio: float
-    standard_error: float
+    seed_error: float
+    """Standard error over the seeds."""
+    step_error: float
+    """Standard error of the time of a step, which further seeds do not change."""
     freedom: int
     """Degrees of freedom."""
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the logarithm."""
+        return hypot(self.seed_error, self.step_error)
 
     @property
     def estimate(self) -> float:
@@ -61,10 +69,10 @@ class Speedup(NamedTuple):
 
         return exp(self.log_ratio - float(t.ppf(1 - level, self.freedom)) * self.standard_error)
 
-    def with_seeds(self, number: int) -> "Speedup":
+    def with_seeds(self, num_seeds: int) -> "Speedup":
         """Return what this number of seeds would show if estimate and scatter stayed as they are."""
-        seeds = self.freedom + 1
-        return Speedup(self.log_ratio, self.standard_error * sqrt(seeds / number), number - 1)
+        seed_error = self.seed_error * sqrt((self.freedom + 1) / num_seeds)
+        return self._replace(seed_error=seed_error, freedom=num_seeds - 1)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -83,11 +91,10 @@ def speedup_of(own: Verification, other: Verification, resolution: float) -> Spe
     logs = [log(mine / theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
     # the true value of each is anywhere between the evaluations: a uniform distribution
     rounding = 2 * (resolution / own.mean_samples) ** 2 / 12
-    variance = max(stdev(logs) ** 2, rounding) / len(logs)
+    seed_error = sqrt(max(stdev(logs) ** 2, rounding) / len(logs))
     turns = [log(mine / theirs) for mine, theirs in zip(own.sample_seconds, other.sample_seconds, strict=True)]
-    if len(turns) > 1:
-        variance += stdev(turns) ** 2 / len(turns)
-    return Speedup(fmean(logs) + fmean(turns), sqrt(variance), len(logs) - 1)
+    step_error = stdev(turns) / sqrt(len(turns)) if len(turns) > 1 else 0.0
+    return Speedup(fmean(logs) + fmean(turns), seed_error, step_error, len(logs) - 1)
 
 
 @dataclass
@@ -98,6 +105,8 @@ class _Trained:
     samples: dict[int, int | None] = field(default_factory=dict)
     """To the target, by seed."""
     problem: str = ""
+    longest_seconds: float = 0.0
+    """Duration of the longest training so far."""
 
     def mean_samples(self, longest: int) -> float:
         """Geometric mean over the seeds; `longest` of those that did not reach the target."""
@@ -117,8 +126,8 @@ class _Trained:
 def verify(
     plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings, candidates: Sequence[Candidate]
 ) -> ScaleFindings:
-    """Train candidates to the target until one reaches it with each seed, and tell whether it is surely faster than the
-    config as it is.
+    """Train candidates to the target until one reaches it with each seed, and tell whether it is shown to be faster
+    than the config as it is.
 
     Args:
         candidates: the most promising one first, at most as many as there are `LEVELS`.
@@ -130,7 +139,8 @@ def verify(
         other = _Trained(candidate)
         tried.append(other)
         for trained in (own, other):
-            _train(plan, jobs, found, trained, plan.seeds)
+            for seed in plan.seeds:
+                _train(plan, jobs, found, trained, seed)
         if own.problem:
             reason = f"the config as it is could not be trained to the target with each seed: {own.problem}"
             return replace(found, undecided=reason)
@@ -142,7 +152,7 @@ def verify(
         if isinstance(seconds, str):
             jobs.notes.append(f"{candidate.text} is not recommended: {seconds}")
             continue
-        found = _compared(plan, jobs, found, (own, other), seconds, level)
+        found = _compared(plan, jobs, found, own, other, seconds, level)
         break  # the next one is predicted to gain less
     return _corrected(found, plan, own, tried)
 
@@ -151,45 +161,65 @@ def _compared(
     plan: StudyPlan,
     jobs: StudyJobs,
     found: ScaleFindings,
-    both: tuple[_Trained, _Trained],
+    own: _Trained,
+    other: _Trained,
     seconds: Mapping[int, Sequence[float]],
     level: float,
 ) -> ScaleFindings:
-    """Recommend a candidate if it is surely faster. Trains both with further seeds while these may decide.
+    """Recommend a candidate if it is shown to be faster. Further seeds are trained while they may show that.
 
     Args:
-        both: the config as it is, and the candidate, trained with the seeds of the plan.
+        own: the config as it is, trained with the seeds of the plan.
+        other: the candidate, likewise.
         seconds: of a sample by batch size, for each turn.
-        level: chance to recommend it though it is not.
+        level: chance to recommend the candidate though it is not faster.
     """
-    candidate, planned = both[1].candidate, looks(len(plan.seeds))
-    for number, share in zip(planned, SHARES, strict=True):
-        seeds = range(plan.seeds[0], plan.seeds[0] + number)
-        for trained in both:
-            _train(plan, jobs, found, trained, seeds)
-        if problems := [trained.problem for trained in both if trained.problem]:
-            jobs.notes.append(f"{candidate.text} was not trained with {number} seeds: {problems[0]}")
+    planned = looks(len(plan.seeds))
+    for num_seeds, share in zip(planned, LOOK_SHARES, strict=True):
+        seeds = range(plan.seeds[0], plan.seeds[0] + num_seeds)
+        if reason := _train_further(plan, jobs, found, own, other, seeds):
             break
-        own, other = (trained.result(seeds, seconds) for trained in both)
-        speedup = speedup_of(own, other, plan.evaluation_steps * plan.own_batch_size)
-        found = replace(found, own_seconds=own.seconds, measured_seconds=own.seconds, verifications=(own, other))
+        results = own.result(seeds, seconds), other.result(seeds, seconds)
+        speedup = speedup_of(*results, plan.evaluation_steps * plan.own_batch_size)
+        found = replace(
+            found, own_seconds=results[0].seconds, measured_seconds=results[0].seconds, verifications=results
+        )
         if speedup.lower_limit(level * share) > 1:
             return replace(
                 found,
-                recommended=plan.overrides_of(candidate),
-                predicted_seconds=candidate.seconds,
-                measured_seconds=other.seconds,
+                recommended=plan.overrides_of(other.candidate),
+                predicted_seconds=other.candidate.seconds,
+                measured_seconds=results[1].seconds,
                 speedup=speedup.estimate,
                 speedup_interval=speedup.interval,
             )
-        if not speedup.with_seeds(planned[-1]).lower_limit(level * SHARES[-1]) > 1:
+        if not speedup.with_seeds(planned[-1]).lower_limit(level * LOOK_SHARES[-1]) > 1:
             break
+    if not reason and speedup.log_ratio > 0:
+        reason = "more seeds (scale.seeds) may show it"
     low, high = speedup.interval
     jobs.notes.append(
-        f"{candidate.text} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) over "
-        f"{len(own.samples)} seeds is not surely faster; more seeds (scale.seeds) would tell"
+        f"{other.candidate.text} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) "
+        f"over {speedup.freedom + 1} seeds, which does not show that it is faster{f'; {reason}' if reason else ''}"
     )
     return found
+
+
+def _train_further(
+    plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, own: _Trained, other: _Trained, seeds: Sequence[int]
+) -> str:
+    """Train both with the seeds that are missing, and return the reason if that was not possible; empty if it was."""
+    missing = [seed for seed in seeds if seed not in own.samples or seed not in other.samples]
+    seconds = max(own.longest_seconds, other.longest_seconds, found.own_seconds or 0.0)
+    needed = 2 * len(missing) * seconds
+    if missing and not jobs.clock.has(needed):
+        return f"further seeds would take some {needed:.0f} s (scale.budget_seconds)"
+    for seed in missing:
+        for trained, text in ((own, "the config as it is"), (other, other.candidate.text)):
+            _train(plan, jobs, found, trained, seed)
+            if trained.problem:
+                return f"{text}: {trained.problem}"
+    return ""
 
 
 def _corrected(found: ScaleFindings, plan: StudyPlan, own: _Trained, tried: Sequence[_Trained]) -> ScaleFindings:
@@ -206,18 +236,18 @@ def _corrected(found: ScaleFindings, plan: StudyPlan, own: _Trained, tried: Sequ
     return replace(found, critical=refined(found.critical, plan.own_batch_size, found.branches, ratios))
 
 
-def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Trained, seeds: Sequence[int]) -> None:
-    """Train with each seed where that has not been done."""
-    for seed in seeds:
-        if seed in trained.samples or trained.problem:
-            continue
-        if not jobs.clock.has(0.0):
-            trained.problem = "no time was left (scale.budget_seconds)"
-            return
-        answer = jobs.train(plan.verification_config(trained.candidate, seed, found.target))
-        if answer.problem:
-            trained.problem = answer.problem
-            return
-        trained.samples[seed] = answer.values.get("reached_samples")
-        if trained.samples[seed] is None:
-            trained.problem = f"with seed {seed} the target was not reached"
+def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Trained, seed: int) -> None:
+    """Train with a seed unless that has been done, or another one has failed."""
+    if seed in trained.samples or trained.problem:
+        return
+    if not jobs.clock.has(0.0):
+        trained.problem = "no time was left (scale.budget_seconds)"
+        return
+    answer = jobs.train(plan.verification_config(trained.candidate, seed, found.target))
+    if answer.problem:
+        trained.problem = answer.problem
+        return
+    trained.longest_seconds = max(trained.longest_seconds, float(answer.values.get("seconds", 0.0)))
+    trained.samples[seed] = answer.values.get("reached_samples")
+    if trained.samples[seed] is None:
+        trained.problem = f"with seed {seed} the target was not reached"

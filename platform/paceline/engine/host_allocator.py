@@ -1,8 +1,8 @@
 """glibc's allocator, which serves the tensors of a training on CPU (mallopt(3), malloc_trim(3)).
 
 By default it returns large blocks to the system when they are freed, depending on what lies beside them. The next step
-gets them again as pages that the kernel first fills with zeros: 4,000 page faults in a step of a CNN at batch 512, two fifths
-of the step's time.
+gets them again as pages that the kernel first fills with zeros: 4,000 page faults in a step of a CNN at batch 512,
+two fifths of the step's time.
 """
 
 import ctypes

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from paceline.batch_scaling.findings import Verification
-from paceline.batch_scaling.verification import SHARES, Speedup, looks, speedup_of
+from paceline.batch_scaling.verification import LOOK_SHARES, Speedup, looks, speedup_of
 
 
 def test_it_is_students_test_of_pairs_where_steps_take_equally_long() -> None:
@@ -27,18 +27,19 @@ def test_what_trainings_with_one_seed_have_in_common_is_no_uncertainty() -> None
 
 
 def test_more_seeds_would_show_the_same_more_surely() -> None:
-    found = Speedup(0.2, 0.1, 2)
+    found = Speedup(0.2, 0.1, 0.03, 2)
     more = found.with_seeds(12)
-    assert (more.log_ratio, more.standard_error, more.freedom) == (0.2, pytest.approx(0.05), 11)
+    assert (more.log_ratio, more.seed_error, more.step_error, more.freedom) == (0.2, pytest.approx(0.05), 0.03, 11)
+    assert found.standard_error == pytest.approx(0.1044, abs=1e-4)
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5, 8])
-def test_looks_come_one_after_the_other(seeds: int) -> None:
-    planned = looks(seeds)
-    assert planned[0] == seeds
+@pytest.mark.parametrize("num_seeds", [2, 3, 5, 8])
+def test_looks_come_one_after_the_other(num_seeds: int) -> None:
+    planned = looks(num_seeds)
+    assert planned[0] == num_seeds
     assert sorted(set(planned)) == list(planned)
-    assert len(planned) == len(SHARES)
-    assert sum(SHARES) == pytest.approx(1)
+    assert len(planned) == len(LOOK_SHARES)
+    assert sum(LOOK_SHARES) == pytest.approx(1)
 
 
 def test_the_time_of_a_sample_counts_and_its_scatter_widens_the_interval() -> None:
