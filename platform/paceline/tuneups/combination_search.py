@@ -8,6 +8,7 @@ those that gain alone  ->  others of their families in their place  ->  others t
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from statistics import geometric_mean
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.tuneups.combinations import KNEE, best_of_families, size_of, speedups, together
@@ -15,6 +16,7 @@ from paceline.tuneups.facts import TuneupFacts
 from paceline.tuneups.outcome import Beside, Question
 from paceline.tuneups.peaks import PREDICTED_OOM
 from paceline.tuneups.screening import ScreenedPair, Screening
+from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT
 from paceline.tuneups.technique_results import beside_of
 from paceline.tuneups.techniques import LOADERS_ENOUGH, Computes, Technique, techniques_for
 
@@ -281,8 +283,26 @@ class Combining:
         self._screening.run(list(screened.values()), share=0.5)
         self._report("needed", screened, others)
         met = [technique for technique in asked if screened[technique.name].pairs]
-        idle = [technique for technique in met if screened[technique.name].seen != "faster"]
+        idle = [
+            technique
+            for technique in met
+            if screened[technique.name].seen != "faster" and not self._has_gained(technique, others[technique.name])
+        ]
         return min(idle, key=lambda technique: screened[technique.name].interval.estimate, default=None)
+
+    def _has_gained(self, technique: Technique, others: Sequence[Technique]) -> bool:
+        """Return True if a technique gains by the mean of its looks beside nearly these others. Each look is one build,
+        and one build may differ from the next by more than a technique gains."""
+        names = {each.name for each in others}
+        looks = [
+            each.speedup
+            for each in self.beside
+            if each.name == technique.name
+            and each.question != "instead"
+            and each.speedup is not None
+            and len(names.symmetric_difference(each.others)) <= 1
+        ]
+        return len(looks) > 1 and geometric_mean(looks) >= 1 + LEAST_EFFECT
 
     def _report(
         self, question: Question, screened: Mapping[str, ScreenedPair], others: Mapping[str, Sequence[Technique]]
