@@ -110,9 +110,8 @@ class TuneupCourse:
         """
         facts = replace(self._examine(), scale_study=self._scale_study, shares_machines=self._shares_machines)
         if self._scale_study is not None:
-            critical = critical_text(self._scale_study.findings.critical)
-            named = f"scale study {self._scale_study.study_id}"
-            told = f"speeds are those to the same result, as {named} measured it: critical batch {critical}"
+            critical, named = critical_text(self._scale_study.findings.critical), self._scale_study.study_id
+            told = f"speeds are those to the same result, as scale study {named} measured it: critical batch {critical}"
             self._note("scale-study", told)
         self._diagnose()
         techniques = with_fixes(techniques_for(self._config, facts), self._splits.fixes, self._config)
@@ -391,11 +390,10 @@ class TuneupCourse:
             self._peaks,
             self._confirmation.problems.get(technique.name, ""),
         )
-        if technique.name in self._confirmation.in_turn:
-            result = replace(result, in_turn=True)
         share = found.shares.get(technique.name)
         return replace(
             result,
+            in_turn=result.in_turn or technique.name in self._confirmation.in_turn,
             is_recommended=any(each.name == technique.name for each in found.chosen),
             share=share.interval.estimate if share is not None else None,
             share_interval=ends_of(share.interval) if share is not None else None,
