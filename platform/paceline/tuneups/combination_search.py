@@ -93,10 +93,10 @@ class Combining:
     def _with_larger_batch_and_another(
         self, chosen: Sequence[Technique], tried: Sequence[Technique]
     ) -> list[Technique] | None:
-        """Replace the batch by a larger one that alone is as fast, if a technique gains enough beside that one: short
-        number formats and memory layouts may need large tensors. Returns None where none does."""
+        """Replace the batch by a larger one that alone is nearly as fast, if a technique gains enough beside that one:
+        short number formats and memory layouts may need large tensors. Returns None where none does."""
         rest = [technique for technique in chosen if technique.family != "batch"]
-        batch = self._as_fast_batch(chosen, tried)
+        batch = self._larger_batch(chosen, tried)
         if batch is None:
             return None
         larger = [*rest, batch]
@@ -114,14 +114,17 @@ class Combining:
         )
         return [*larger, added] if is_faster else None
 
-    def _as_fast_batch(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> Technique | None:
-        """Return the fastest larger batch that the last replacements have not shown to be slower; None without any."""
+    def _larger_batch(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> Technique | None:
+        """Return the fastest larger batch that the last replacements have not shown to be hopeless; None if there is
+        none."""
         of, screened = self._replacements
         own = next((technique for technique in chosen if technique.family == "batch"), None)
         if own is None or of != list(chosen):
             return None
         pairs = {
-            name: pair for name, pair in screened.items() if pair.pairs and not pair.problem and pair.seen != "slower"
+            name: pair
+            for name, pair in screened.items()
+            if pair.pairs and not pair.problem and pair.interval.high > HOPELESS
         }
         larger = [
             each for each in tried if each.family == "batch" and each.name in pairs and size_of(each) > size_of(own)

@@ -23,7 +23,7 @@ from paceline.tuneups.statistics.sequential_test import LEAST_EFFECT
 Seen = Literal["faster", "slower", "similar"]
 
 BENCHMARK = "paceline.tuneups.job_execution:benchmark"
-MIN_PAIRS, PAIRS, MAX_PAIRS = 3, 6, 12
+MIN_PAIRS, PAIRS, MAX_PAIRS = 3, 6, 18
 """Pairs of a paired benchmark with slow steps, of one with other steps, and of all benchmarks of two configs."""
 PROMISING = 0.015
 """A technique whose speed differs by less than this fraction is discarded."""

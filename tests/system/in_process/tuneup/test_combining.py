@@ -124,18 +124,19 @@ def test_the_knee_of_the_batch_is_looked_for_where_loading_is_fast_already(secon
 
 
 @pytest.mark.parametrize(("gain", "chosen"), [(1.25, 128), (1.01, 64)])
+@pytest.mark.parametrize("seconds", [0.495, 0.525])
 @pytest.mark.parametrize("hides_batches", [False, True])
 def test_a_larger_batch_that_is_no_faster_is_taken_where_another_technique_gains_beside_it(
-    gain: float, chosen: int, hides_batches: bool
+    gain: float, chosen: int, seconds: float, hides_batches: bool
 ) -> None:
-    """bf16 gains with the largest batch only, which alone is as fast as a smaller one. Slow loading may hide that a
-    batch of 64 is faster than one of 32, so that it is taken beside fast loading first."""
+    """bf16 gains with the largest batch only, which alone is as fast as a smaller one, or slightly slower. Slow loading
+    may hide that a batch of 64 is faster than one of 32, so that it is taken beside fast loading first."""
 
     def computed(tree: dict[str, Any]) -> float:
         size = tree["data"]["global_batch_size"]
         bf16 = (gain if size == 128 else 0.95) if tree["trainer"]["precision"] == "bf16-mixed" else 1.0
-        seconds = {16: 1.0, 32: 0.8, 64: 0.5}.get(size, 0.495) / bf16
-        return 1000 / (seconds + (0.0 if is_set(tree, "faster") else 20.0 if hides_batches else 2.0))
+        compute = {16: 1.0, 32: 0.8, 64: 0.5}.get(size, seconds) / bf16
+        return 1000 / (compute + (0.0 if is_set(tree, "faster") else 20.0 if hides_batches else 2.0))
 
     section = {"techniques": {"faster": PLANTED["faster"]}, "budget_seconds": 2000.0}
     config = planted_config(tuneup={**section, "skip": ["compile", "batch-x16", "batch-x32"]})
