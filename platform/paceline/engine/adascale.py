@@ -75,7 +75,7 @@ class AdaScale:
         Args:
             samples: number of samples in the global batch.
             weights: weights of this rank's micro batches that count.
-            loss_scale: factor on all gradients: float, shape [].
+            loss_scale: factor on all gradients: float64, shape [].
             weight_per_sample: further divisor of the parts' gradients, beside the number of samples.
 
         Returns:
@@ -122,13 +122,13 @@ class AdaScaleLR(LRPolicy):
         super().__init__(optimizer, peak_lr, schedule, stages)
         self.adascale = adascale
         self._gradient_scale = gradient_scale
+        self._one = torch.ones((), dtype=torch.float64, device=adascale.device)
 
     def lr(self, step: int, stats: StepStats) -> float:
         """Measure the gain of an optimizer step, and return its learning rate."""
         if self.stages is not None:
             self.adascale.global_batch_size = self.stages.global_batch_size
-        one = torch.ones((), device=self.adascale.device)
-        scale = self._gradient_scale(one)
+        scale = self._gradient_scale(self._one)
         gain = self.adascale.measure(stats.samples, stats.weights, scale, stats.weight_per_sample)
         return super().lr(step, stats) * gain
 

@@ -10,7 +10,7 @@ those of Johnson et al. 2020, arXiv:2007.05105, and McCandlish et al. 2018, arXi
 the variance of one sample's gradient.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
@@ -26,14 +26,17 @@ Weight = float | Tensor
 
 A Python number, or a tensor on the device.
 """
+Norms = Sequence[Tensor]
+"""Norm of the gradient of each parameter, 0 for one that has none: float, shape []."""
 
 
 class RankParts:
     """One part per rank, taken in when DDP exchanges it."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._numbers: dict[Tensor, int] = {parameter: number for number, parameter in enumerate(parameters)}
         self._norms: dict[int, Tensor] = {}
+        self._zero = torch.zeros((), device=parameters[0].device)
 
     def see_bucket(self, bucket: GradBucket) -> None:
         """Take in a bucket of this rank's own gradients."""
@@ -41,30 +44,31 @@ class RankParts:
         for parameter, norm in zip(bucket.parameters(), norms, strict=True):
             self._norms[self._numbers[parameter]] = norm
 
-    def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
-        """Return squared norm and weight of the rank's gradient, and reset. Empty if the rank has no sample.
+    def take(self, weights: list[Weight]) -> list[tuple[Norms, Weight]]:
+        """Return norms and weight of the rank's gradient, and reset. Empty if the rank has no sample.
 
         Args:
             weights: weights of the rank's micro batches that count.
         """
         # in order of the parameters: the order of the buckets changes when a run is resumed, and so would the last bits
-        norms = [self._norms[number] for number in sorted(self._norms)]
+        norms = [self._norms.get(number, self._zero) for number in range(len(self._numbers))]
         self._norms = {}
-        return [(_sum_of_squares(norms), sum(weights))] if weights else []
+        return [(norms, sum(weights))] if weights else []
 
 
 class MicroBatchParts:
     """One part per micro batch of the only process. Keeps a second copy of the gradients during a step."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self._parameters = list(parameters)
-        self._squares: list[Tensor] = []
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._norms: list[Norms] = []
         self._sums: dict[nn.Parameter, Tensor] = {}
+        self._zero = torch.zeros((), device=parameters[0].device)
 
     def end_micro_batch(self, is_last: bool) -> None:
         """Set the gradients of a micro batch aside; after the last one, give the parameters the sums."""
+        self._norms.append(_norms_of(self._parameters, self._zero))
         gradients = {p: p.grad for p in self._parameters if p.grad is not None}
-        self._squares.append(_sum_of_squares(foreach_norm(list(gradients.values()))))
         added = [parameter for parameter in gradients if parameter in self._sums]
         if added:
             foreach_add_([self._sums[p] for p in added], [gradients[p] for p in added])
@@ -74,14 +78,14 @@ class MicroBatchParts:
         if is_last:
             self._sums = {}
 
-    def take(self, weights: list[Weight]) -> list[tuple[Tensor, Weight]]:
-        """Return squared norm and weight of each micro batch's gradient, and reset.
+    def take(self, weights: list[Weight]) -> list[tuple[Norms, Weight]]:
+        """Return norms and weight of each micro batch's gradient, and reset.
 
         Args:
             weights: weights of the micro batches.
         """
-        squares, self._squares = self._squares, []
-        return list(zip(squares, weights, strict=True))
+        norms, self._norms = self._norms, []
+        return list(zip(norms, weights, strict=True))
 
 
 class Moments(NamedTuple):
@@ -134,6 +138,9 @@ class GradientNoise:
         self.parts: RankParts | MicroBatchParts = (
             RankParts(parameters) if ranks.world_size > 1 else MicroBatchParts(parameters)
         )
+        self._zero = torch.zeros((), dtype=torch.float64, device=ranks.device)
+        self._known: tuple[list[Weight], tuple[Tensor, Tensor, Tensor]] | None = None
+        """The last weights that were Python numbers, and what follows from them."""
 
     def see_bucket(self, bucket: GradBucket) -> None:
         """Take in a bucket of this rank's own gradients, before it is averaged."""
@@ -154,20 +161,42 @@ class GradientNoise:
 
         Args:
             weights: weights of this rank's micro-batches that count.
-            loss_scale: factor on all gradients: float, shape [].
+            loss_scale: factor on all gradients: float64, shape [].
         """
-        mine = torch.zeros(4, dtype=torch.float64, device=self.ranks.device)
-        for square, weight in self.parts.take(weights):
-            weight = torch.zeros_like(square) + weight
-            counts = weight > 0
-            mine[:3] += torch.stack([torch.where(counts, square / weight, 0.0), counts.to(weight), weight])
+        parts = self.parts.take(weights)
+        norms = [each for each, _ in parts]
         if self.ranks.is_first:  # from one rank only, so that all ranks compute with the same bits
-            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-            mine[3] = _sum_of_squares(foreach_norm(gradients))
-        together = self.ranks.sum(mine)
-        return torch.cat([together, loss_scale.detach().reshape(1).to(together)])
+            norms.append(_norms_of(self._parameters, self._zero))
+        squares = self._sums_of_squares(norms)
+        inverse, count, weight = self._of_weights([each for _, each in parts], len(norms))
+        whole, scale = (squares[-1], loss_scale) if self.ranks.is_first else (self._zero, self._zero)
+        return self.ranks.sum(torch.stack([squares @ inverse, count, weight, whole, scale]))
+
+    def _sums_of_squares(self, norms: Sequence[Norms]) -> Tensor:
+        """Return the sum of the squares of each sequence: float64, shape [len(norms)]."""
+        if not norms:
+            return self._zero.new_zeros(0)
+        together = torch.stack([norm for each in norms for norm in each])
+        return together.to(torch.float64).square().view(len(norms), -1).sum(1)
+
+    def _of_weights(self, weights: list[Weight], length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return 1 / weight of each part (0 for a weight of 0) and zeros up to the length, and number and sum of the
+        weights above 0: float64, shapes [length], [] and []."""
+        are_numbers = not any(isinstance(weight, Tensor) for weight in weights)
+        if are_numbers and self._known is not None and self._known[0] == weights:
+            return self._known[1]
+        found = self._zero.new_zeros(length)
+        for number, weight in enumerate(weights):
+            found[number] = weight
+        counts = found > 0
+        result = torch.where(counts, 1 / found, 0.0), counts.sum(dtype=torch.float64), found.sum()
+        if are_numbers:  # such as numbers of samples, which are the same in nearly each step
+            self._known = weights, result
+        return result
 
 
-def _sum_of_squares(norms: Iterable[Tensor]) -> Tensor:
-    """Return the sum of the squared norms: float64, shape []."""
-    return torch.stack(list(norms)).to(torch.float64).square().sum()
+def _norms_of(parameters: Sequence[nn.Parameter], zero: Tensor) -> Norms:
+    """Return the norm of each parameter's gradient; `zero` for one that has none."""
+    gradients = [parameter.grad for parameter in parameters]
+    found = iter(foreach_norm([gradient for gradient in gradients if gradient is not None]))
+    return [zero if gradient is None else next(found) for gradient in gradients]

@@ -13,6 +13,7 @@ the noise scale is only a hint.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf, sqrt
+from operator import mul
 from typing import Any, NamedTuple
 
 import torch
@@ -57,7 +58,7 @@ class NoiseScale:
         self._noise = GradientNoise(parameters, ranks)
         self._every = every_n_steps
         self._gradient_scale = gradient_scale
-        self._one = torch.ones((), device=ranks.device)
+        self._one = torch.ones((), dtype=torch.float64, device=ranks.device)
         self._is_due = False
         self._unread: list[tuple[Tensor, int, float]] = []
         """Numbers, samples and weight per sample of each measured step that has not been read from the device."""
@@ -121,14 +122,15 @@ def noise_scale(measured: Sequence[Moments]) -> NoiseEstimate:
         measured: at least two steps.
     """
     count = len(measured)
-    variance = sum(each.variance for each in measured) / count
-    square = sum(each.square for each in measured) / count
-    off = [(each.variance - variance, each.square - square) for each in measured]
+    squares, variances = zip(*measured, strict=True)  # the fields of `Moments`
+    square, variance = sum(squares) / count, sum(variances) / count
+    off_square = [each - square for each in squares]
+    off_variance = [each - variance for each in variances]
     quantile = student_quantile(count - 1) ** 2 / (count * (count - 1))
     # the ratios r with a r^2 - 2 b r + c <= 0 are not ruled out
-    a = square**2 - quantile * sum(s * s for _, s in off)
-    b = variance * square - quantile * sum(v * s for v, s in off)
-    c = variance**2 - quantile * sum(v * v for v, _ in off)
+    a = square**2 - quantile * sum(map(mul, off_square, off_square))
+    b = variance * square - quantile * sum(map(mul, off_variance, off_square))
+    c = variance**2 - quantile * sum(map(mul, off_variance, off_variance))
     if square <= 0 or a == 0:
         return NoiseEstimate(variance / square if square > 0 else inf, 0.0, inf)
     if (within := b * b - a * c) < 0:  # no ratio is ruled out
