@@ -10,7 +10,7 @@ from paceline.reports.text import counted
 
 
 def headline(findings: ScaleFindings) -> str:
-    """Such as `A batch of 256 with the linear rule reaches val/accuracy >= 0.96 1.83x as fast (95 % CI 1.50-2.20).`"""
+    """Such as `A batch of 256 with the linear rule reaches val/accuracy >= 0.96 1.83x as fast (1.50-2.20).`"""
     text = summary_text(findings)
     return f"{text[0].upper()}{text[1:]}."
 
@@ -47,7 +47,7 @@ def tiles(findings: ScaleFindings) -> list[Tile]:
     found, critical = [], findings.critical
     if findings.speedup is not None:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
-        found.append(Tile("speed to the target", f"{findings.speedup:.2f}x", f"95 % CI {low:.2f}-{high:.2f}"))
+        found.append(Tile("speed to the target", f"{findings.speedup:.2f}x", f"{low:.2f}-{high:.2f}"))
     seconds = findings.measured_seconds or findings.predicted_seconds
     if seconds is not None:
         how = "measured" if findings.measured_seconds else "predicted"

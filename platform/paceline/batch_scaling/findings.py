@@ -131,7 +131,8 @@ class ScaleFindings:
     speedup: float | None = None
     """Measured speedup of the recommendation over the config as it is; None if nothing was recommended or verified."""
     speedup_interval: tuple[float, float] | None = None
-    """95 % interval of the speedup over the seeds."""
+    """The interval that decided: over all candidates and looks, the chance that its lower end is above the true speedup
+    is at most 5 %."""
     undecided: str = ""
     """Reason why nothing is known about larger batches; empty if the study reached a decision."""
     other_workers: tuple[int, ...] = ()

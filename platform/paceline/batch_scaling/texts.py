@@ -58,7 +58,7 @@ def summary_text(findings: ScaleFindings) -> str:
     if not findings.recommended:
         own = f"{findings.own_batch_size:,}"
         best = (
-            f"no larger batch was surely faster than the config's own of {own}"
+            f"no larger batch was shown to be faster than the config's own of {own}"
             if findings.verifications
             else f"the config is best as it is, with a batch of {own}"
         )
@@ -69,7 +69,7 @@ def summary_text(findings: ScaleFindings) -> str:
     start = f"{batch} with the {rule} rule reaches {findings.target.text}"
     if findings.speedup is not None:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
-        return f"{start} {findings.speedup:.2f}x as fast (95 % CI {low:.2f}-{high:.2f})"
+        return f"{start} {findings.speedup:.2f}x as fast ({low:.2f}-{high:.2f})"
     return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
 
 

@@ -12,7 +12,7 @@ to `looks` fixed beforehand. The chance of a false recommendation is divided amo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, hypot, log, sqrt
+from math import exp, hypot, inf, log, sqrt
 from statistics import fmean, geometric_mean, stdev
 from typing import NamedTuple
 
@@ -74,10 +74,9 @@ class Speedup(NamedTuple):
         seed_error = self.seed_error * sqrt((self.freedom + 1) / num_seeds)
         return self._replace(seed_error=seed_error, freedom=num_seeds - 1)
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Both limits at 95 %."""
-        low = self.lower_limit(0.025)
+    def interval(self, level: float) -> tuple[float, float]:
+        """Return both confidence limits of the ratio; `level` is the chance that it is below the lower one."""
+        low = self.lower_limit(level)
         return low, self.estimate**2 / low
 
 
@@ -175,6 +174,7 @@ def _compared(
         level: chance to recommend the candidate though it is not faster.
     """
     planned = looks(len(plan.seeds))
+    interval = 0.0, inf
     for num_seeds, share in zip(planned, LOOK_SHARES, strict=True):
         seeds = range(plan.seeds[0], plan.seeds[0] + num_seeds)
         if reason := _train_further(plan, jobs, found, own, other, seeds):
@@ -184,22 +184,23 @@ def _compared(
         found = replace(
             found, own_seconds=results[0].seconds, measured_seconds=results[0].seconds, verifications=results
         )
-        if speedup.lower_limit(level * share) > 1:
+        interval = speedup.interval(level * share)
+        if interval[0] > 1:
             return replace(
                 found,
                 recommended=plan.overrides_of(other.candidate),
                 predicted_seconds=other.candidate.seconds,
                 measured_seconds=results[1].seconds,
                 speedup=speedup.estimate,
-                speedup_interval=speedup.interval,
+                speedup_interval=interval,
             )
         if not speedup.with_seeds(planned[-1]).lower_limit(level * LOOK_SHARES[-1]) > 1:
             break
     if not reason and speedup.log_ratio > 0:
         reason = "more seeds (scale.seeds) may show it"
-    low, high = speedup.interval
+    low, high = interval
     jobs.notes.append(
-        f"{other.candidate.text} is not recommended: {speedup.estimate:.2f}x as fast (95 % CI {low:.2f}-{high:.2f}) "
+        f"{other.candidate.text} is not recommended: {speedup.estimate:.2f}x as fast ({low:.2f}-{high:.2f}) "
         f"over {speedup.freedom + 1} seeds, which does not show that it is faster{f'; {reason}' if reason else ''}"
     )
     return found

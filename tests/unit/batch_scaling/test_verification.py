@@ -1,4 +1,4 @@
-"""Whether a candidate is surely faster: Student's test of pairs, seed by seed, and the time of a step."""
+"""Whether a candidate is shown to be faster: Student's test of pairs, seed by seed, and the time of a step."""
 
 import math
 
@@ -15,8 +15,8 @@ def test_it_is_students_test_of_pairs_where_steps_take_equally_long() -> None:
     found = speedup_of(Verification((32,), own, (0.01,)), Verification((64,), other, (0.01,)), resolution=1.0)
     expected = stats.ttest_rel(np.log(own), np.log(other)).confidence_interval(0.95)
     assert found.log_ratio == pytest.approx(np.log(own).mean() - np.log(other).mean())
-    assert np.log(found.interval) == pytest.approx([expected.low, expected.high], rel=1e-6)
-    assert found.lower_limit(0.025) == found.interval[0]
+    assert np.log(found.interval(0.025)) == pytest.approx([expected.low, expected.high], rel=1e-6)
+    assert found.lower_limit(0.025) == found.interval(0.025)[0]
 
 
 def test_what_trainings_with_one_seed_have_in_common_is_no_uncertainty() -> None:
