@@ -8,8 +8,9 @@ grid    the config is trained with each batch size, learning-rate rule and seed,
         size, the best rule counts: samples to the target (median over the seeds), and seconds, as these samples times
         the time of one. Then `scale` runs with the same target. Shown is what it predicts for each batch size beside
         what the grid measured, the critical batch size fitted to either, and the samples that both spent. The best of
-        so many cells is partly the luckiest one, so that the recommendation and the grid's best are trained again with
-        `--fresh` further seeds, and their times to the target are compared seed by seed. `--picture FILE` draws it.
+        so many cells is partly the luckiest one, so that the recommendation, the grid's best and the config as it is
+        are trained again with `--fresh` further seeds, and compared seed by seed: times and steps to the target, and
+        the metric at the end. `--picture FILE` draws the samples to the target.
 noise   steps of the same config with two micro-batches: `off`, `off again` (A/A), and `on` with `trainer.noise_scale`,
         in turns. Shown is the time of a step over that of `off` in the same round.
 """
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from math import exp, log
 from pathlib import Path
@@ -46,7 +47,7 @@ CONFIG = Path(__file__).resolve().parents[2] / "configs" / "mnist_batch_lr.yaml"
 TARGET = "val/accuracy=0.96"
 RULES = ("none", "sqrt", "linear")
 DOUBLINGS = 6
-MOST_COST, MOST_SHARE, MOST_ERROR, MOST_SLOWER = 1.02, 0.1, 0.25, 1.1
+MOST_COST, MOST_SHARE, MOST_ERROR, MOST_SLOWER, MOST_STEPS = 1.02, 0.1, 0.25, 1.1, 0.8
 WINDOWS, WINDOW_SECONDS = 5, 0.3
 TURNS = 5
 FRESH_FROM = 1000
@@ -76,8 +77,19 @@ def cell_overrides(plan: StudyPlan, size: int, rule: str) -> dict[str, Any]:
     return {"data.global_batch_size": size, "optimizer.lr_scaling": rule, "optimizer.base_batch_size": base}
 
 
-def trained(plan: StudyPlan, changes: Mapping[str, Any], seed: int) -> tuple[int | None, int]:
-    """Train for the whole length; return the samples to the target, and all samples."""
+@dataclass(frozen=True)
+class Training:
+    """A training of the whole length."""
+
+    reached: int | None
+    """Samples to the target; None where it was not reached."""
+    samples: int
+    quality: float
+    """Metric of the target at the end."""
+
+
+def trained(plan: StudyPlan, changes: Mapping[str, Any], seed: int) -> Training:
+    """Train for the whole length."""
     target = plan.target
     assert target is not None
     changed = plan.config.with_overrides({**changes, "scale": None})
@@ -92,12 +104,12 @@ def trained(plan: StudyPlan, changes: Mapping[str, Any], seed: int) -> tuple[int
         }
     )
     values = train_segment([config], {}, DistContext.current())
+    evaluations = values["evaluations"]
     reached = (
-        samples
-        for samples, metrics in values["evaluations"]
-        if is_reached(metrics.get(target.name), target.value, target.mode)
+        samples for samples, metrics in evaluations if is_reached(metrics.get(target.name), target.value, target.mode)
     )
-    return next(reached, None), values["samples"]
+    quality = evaluations[-1][1].get(target.name, float("nan")) if evaluations else float("nan")
+    return Training(next(reached, None), values["samples"], quality)
 
 
 def stages_of(config: ExperimentConfig) -> list[tuple[int, int]]:
@@ -108,12 +120,19 @@ def stages_of(config: ExperimentConfig) -> list[tuple[int, int]]:
     return [(0, config.data.global_batch_size)]
 
 
-def fresh_times(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: int) -> list[list[float]]:
-    """Train changed configs with seeds that the grid has not used.
+@dataclass(frozen=True)
+class Fresh:
+    """A changed config, trained with seeds that the grid has not used."""
 
-    Returns:
-        Seconds to the target for each of `changes` and each seed; those of the whole length where it was not reached.
-    """
+    trainings: Sequence[Training]
+    seconds: Sequence[float]
+    """Seconds to the target for each seed; those of the whole length where it was not reached."""
+    steps: Sequence[float]
+    """Optimizer steps, likewise."""
+
+
+def trained_afresh(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: int) -> list[Fresh]:
+    """Train changed configs with seeds that the grid has not used."""
     configs = [plan.config.with_overrides({**each, "scale": None}) for each in changes]
     sizes = sorted({size for config in configs for _, size in stages_of(config)})
     fixed = [plan.config.with_overrides(cell_overrides(plan, size, "none") | {"scale": None}) for size in sizes]
@@ -124,21 +143,32 @@ def fresh_times(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: in
         for number, size in enumerate(sizes)
     }
     first = plan.config.seed + FRESH_FROM
-    times = []
+    found = []
     for each, config in zip(changes, configs, strict=True):
-        reached = [trained(plan, each, first + number)[0] or plan.samples for number in range(seeds)]
-        begins = stages_of(config)
-        ends = [begin for begin, _ in begins[1:]] + [plan.samples]
-        times.append(
-            [
-                sum(
-                    max(0, min(samples, end) - begin) * seconds[size]
-                    for (begin, size), end in zip(begins, ends, strict=True)
-                )
-                for samples in reached
-            ]
+        trainings = [trained(plan, each, first + number) for number in range(seeds)]
+        stages = stages_of(config)
+        taken = [training.reached or plan.samples for training in trainings]
+        found.append(
+            Fresh(
+                trainings,
+                [_summed(stages, samples, plan.samples, seconds) for samples in taken],
+                [_summed(stages, samples, plan.samples, {size: 1 / size for size in sizes}) for samples in taken],
+            )
         )
-    return times
+    return found
+
+
+def _summed(stages: Sequence[tuple[int, int]], samples: int, longest: int, of_a_sample: Mapping[int, float]) -> float:
+    """Sum over the first samples of a training what each of them costs.
+
+    Args:
+        longest: samples of the whole training.
+        of_a_sample: by batch size.
+    """
+    ends = [begin for begin, _ in stages[1:]] + [longest]
+    return sum(
+        max(0, min(samples, end) - begin) * of_a_sample[size] for (begin, size), end in zip(stages, ends, strict=True)
+    )
 
 
 def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: Benchmark) -> tuple[list[Cell], int]:
@@ -151,8 +181,8 @@ def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: 
         for rule in RULES:
             changes = cell_overrides(plan, size, rule)
             runs = [trained(plan, changes, plan.config.seed + number) for number in range(seeds)]
-            spent += sum(samples for _, samples in runs)
-            cells.append(Cell(size, rule, tuple(reached for reached, _ in runs), statistics.median(seconds)))
+            spent += sum(run.samples for run in runs)
+            cells.append(Cell(size, rule, tuple(run.reached for run in runs), statistics.median(seconds)))
             benchmark.say(f"batch {size}, {rule}: {cells[-1].samples} samples to the target")
     return cells, spent
 
@@ -225,9 +255,14 @@ def measure_grid(
     ]
     seconds = {cell.size: cell.median * cell.sample_seconds for cell in cells if cell.median is not None}
     best = min((cell for cell in cells if cell.size in seconds), key=lambda cell: seconds[cell.size])
-    both = [found.recommended, cell_overrides(plan, best.size, best.rule)]
-    ours_fresh, best_fresh = fresh_times(plan, both, fresh)
-    slower = estimate([[log(mine / theirs)] for mine, theirs in zip(ours_fresh, best_fresh, strict=True)])
+    settings = [found.recommended, cell_overrides(plan, best.size, best.rule), {}]
+    recommended_fresh, best_fresh, own_fresh = trained_afresh(plan, settings, fresh)
+    slower = _ratio_by_seed(recommended_fresh.seconds, best_fresh.seconds)
+    fewer = _ratio_by_seed(recommended_fresh.steps, own_fresh.steps)
+    better = [
+        mine.quality - theirs.quality
+        for mine, theirs in zip(recommended_fresh.trainings, own_fresh.trainings, strict=True)
+    ]
     recommended = stages_of(plan.config.with_overrides({**found.recommended, "scale": None}))
     chosen = ", ".join(f"{size:,} from {begin:,} samples" if begin else f"{size:,}" for begin, size in recommended)
     ours = found.critical.size if found.critical is not None else float("inf")
@@ -236,9 +271,10 @@ def measure_grid(
         Target("critical batch size over that of the grid", exactly(ours / critical), 2.0, 0.5),
         Target(
             f"time with batch {chosen} over that of the grid's best, {best.size:,}, over {fresh} fresh seeds",
-            Interval(*map(exp, slower)),
+            slower,
             MOST_SLOWER,
         ),
+        Target(f"steps to the target with batch {chosen} over those of the config as it is", fewer, MOST_STEPS),
         Target("samples spent over those of the grid", exactly(found.samples_spent / spent), MOST_SHARE),
     ]
     if picture is not None:
@@ -246,6 +282,8 @@ def measure_grid(
     notes = [
         f"target {found.target.text}; critical batch size {ours:,.0f}, of the grid {critical:,.0f}",
         f"learning-rate rules: {found.rules.text}",
+        f"{found.target.name} at the end, over {fresh} fresh seeds: as recommended minus as it is"
+        f" {_mean_by_seed(better)}",
         f"`scale` spent {found.samples_spent:,} samples, the grid {spent:,}",
         *found.notes,
     ]
@@ -254,9 +292,19 @@ def measure_grid(
         "cells": [vars(cell) for cell in grid],
         "predicted": predicted,
         "critical": [ours, critical],
-        "fresh seconds": {"recommended": ours_fresh, "best of the grid": best_fresh},
+        "fresh": {"recommended": asdict(recommended_fresh), "best": asdict(best_fresh), "as it is": asdict(own_fresh)},
     }
     return Part(columns, rows, targets, notes=notes, raw=raw)
+
+
+def _ratio_by_seed(mine: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """Return the geometric mean of the ratio, over the seeds."""
+    return Interval(*map(exp, estimate([[log(one / other)] for one, other in zip(mine, theirs, strict=True)])))
+
+
+def _mean_by_seed(differences: Sequence[float]) -> str:
+    found = estimate([[each] for each in differences])
+    return f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
 def measure_noise(config: ExperimentConfig, rounds: int, steps: int, benchmark: Benchmark) -> Part:
