@@ -29,8 +29,8 @@ import numpy as np
 
 LOSS = "val/loss"
 """The metric by which branches are compared."""
-Rule = Literal["none", "sqrt", "linear"]
-"""Rule by which the learning rate is scaled with the batch size."""
+Rule = Literal["none", "sqrt", "linear", "adascale"]
+"""Rule by which the learning rate is scaled with the batch size, see `optimizer.lr_scaling`."""
 LEAST_EFFICIENCY = 0.02
 """Lower limit of a branch's efficiency, used for a branch that diverged or made no progress."""
 LARGEST = 2.0**40

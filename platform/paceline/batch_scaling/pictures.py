@@ -39,7 +39,7 @@ _MOST_TICKS = 12
 """Batch sizes that are named at an axis, at the most."""
 _GAP = 4.0
 """A line of noise scales is broken where the next one comes after so many times the usual distance."""
-_RULE_COLORS = {"linear": theme.SERIES[0], "sqrt": theme.SERIES[1], "none": theme.SERIES[2]}
+_RULE_COLORS = dict(zip(("linear", "sqrt", "none", "adascale"), theme.SERIES, strict=False))
 _START_MARKERS: "tuple[Marker, ...]" = ("o", "s", "^", "D")
 _BEST = theme.SERIES[6]
 

@@ -9,6 +9,7 @@ from typing import Any
 from paceline.batch_scaling.candidate import BatchStage, Candidate
 from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
+from paceline.batch_scaling.noise_measuring import noise_overrides
 from paceline.batch_scaling.unstudied import unstudied
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
@@ -36,8 +37,6 @@ MOST_DOUBLINGS = 4
 MOST_SIZES = 3
 """Batch sizes whose steps are measured with another number of workers."""
 NEVER = 10**12
-NOISE_MEASUREMENTS = 200
-"""Fewest measurements of the noise scale over the config's training length."""
 WARMUP_SHARE = 0.05
 """Length of the warmup, as a share of the samples, for a larger batch where the config has none."""
 MOST_WARMUP = 0.2
@@ -123,6 +122,14 @@ class StudyPlan:
     def rules(self) -> tuple[Rule, Rule]:
         """Rule that fits the optimizer, then the other one."""
         return ("sqrt", "linear") if self.config.optimizer.lr_scaling_rule == "sqrt" else ("linear", "sqrt")
+
+    def start_rules(self, size: int) -> tuple[Rule, ...]:
+        """Return the rules for branches from the start, in the order in which they are tried. `adascale` is among them
+        where its noise can be measured: for SGD with several gradients a step."""
+        with suppress(ConfigError):
+            self.at_batch(size, "adascale")
+            return *self.rules, "adascale", "none"
+        return *self.rules, "none"
 
     @property
     def evaluation_steps(self) -> int:
@@ -219,9 +226,9 @@ class StudyPlan:
         return micro_batch_size, batch.gradient_accumulation_steps or 1
 
     def lr(self, size: int, rule: Rule) -> float:
-        """Return the peak learning rate at a batch size."""
+        """Return the peak learning rate at a batch size; with `adascale`, before the gain of each step."""
         ratio = size / self.own_batch_size
-        return self.own_lr * {"none": 1.0, "sqrt": sqrt(ratio), "linear": ratio}[rule]
+        return self.own_lr * {"none": 1.0, "sqrt": sqrt(ratio), "linear": ratio, "adascale": 1.0}[rule]
 
     # --- configs
 
@@ -236,7 +243,7 @@ class StudyPlan:
             # a warmup given in steps keeps its number of steps: Adam's second moments need them at any batch size
             most = round(MOST_WARMUP * self.samples / size)
             found["lr_scheduler.warmup_steps"] = max(1, min(warmup, most))
-        if not self._has_warmup and rule != "none":
+        if not self._has_warmup and rule in self.rules:  # adascale's gain grows by itself
             found["lr_scheduler.warmup_samples"] = round(WARMUP_SHARE * self.samples)
         return found
 
@@ -277,7 +284,7 @@ class StudyPlan:
         checkpoints where branches begin."""
         target, is_first = self.target, seed == self.seeds[0]
         points = self.point_steps if is_first and self.branch_sizes else []
-        noise = self._noise() if is_first else {}
+        noise = noise_overrides(self.config, self.steps, self.normalises_batches) if is_first else {}
         return self._watched(
             self.config.with_overrides({"seed": seed, **noise, **_saving}),
             self.evaluation_steps,
@@ -359,26 +366,6 @@ class StudyPlan:
             return {"optimizer.lr": self.own_lr, "optimizer.lr_scaling": "none"}
         base = {"optimizer.lr": self.own_lr, "optimizer.base_batch_size": self.own_batch_size}
         return {**base, "optimizer.lr_scaling": rule}
-
-    def _noise(self) -> dict[str, Any]:
-        measured = {
-            "trainer.noise_scale": True,
-            "trainer.noise_scale_every_n_steps": max(1, min(10, self.steps // NOISE_MEASUREMENTS)),
-        }
-        if self.config.parallel.strategy != "ddp" or self.config.parallel.comm_hook == "powersgd":
-            return {}
-        if self.config.optimizer.lr_scaling == "adascale" or self.config.data.micro_batch_size == "max":
-            return {}
-        if self.workers > 1 or (derive(self.config, None).batch.gradient_accumulation_steps or 1) > 1:
-            return measured
-        if self.normalises_batches or self.own_batch_size % 2:
-            return {}
-        halves = {
-            "data.global_batch_size": self.own_batch_size,
-            "data.micro_batch_size": self.own_batch_size // 2,
-            "trainer.gradient_accumulation_steps": "auto",
-        }
-        return {**measured, **halves}
 
 
 def _goal(target: TargetMetric) -> dict[str, Any]:

@@ -270,9 +270,13 @@ def batch_overrides(config: ExperimentConfig, batch: int, factor: int, rule: Rul
     Args:
         rule: that held at this size; None for the one that fits the optimizer. A rule of the config stays.
     """
-    overrides: dict[str, Any] = {"data.global_batch_size": batch * factor, "data.micro_batch_size": None}
-    if config.trainer.gradient_accumulation_steps != "auto":
-        overrides["trainer.gradient_accumulation_steps"] = config.trainer.gradient_accumulation_steps
+    overrides: dict[str, Any] = {"data.global_batch_size": batch * factor}
+    if rule == "adascale" and config.data.micro_batch_size is not None:  # it compares the gradients of micro-batches
+        overrides["trainer.gradient_accumulation_steps"] = "auto"
+    else:
+        overrides["data.micro_batch_size"] = None
+        if config.trainer.gradient_accumulation_steps != "auto":
+            overrides["trainer.gradient_accumulation_steps"] = config.trainer.gradient_accumulation_steps
     if config.optimizer.lr_scaling == "none":
         rule = rule or config.optimizer.lr_scaling_rule or "linear"
         if rule != "none":

@@ -151,6 +151,12 @@ def test_a_larger_batch_takes_the_learning_rate_along(optimizer: str, rule: str)
     assert derive(config.with_overrides(batch_overrides(config, 16, 1)), None).lr == pytest.approx(0.01)
 
 
+def test_a_larger_batch_by_adascale_keeps_the_micro_batches_that_it_compares() -> None:
+    config = in_pieces(2)
+    larger = config.with_overrides(batch_overrides(config, 16, 4, "adascale"))
+    assert (larger.optimizer.lr_scaling, larger.data.micro_batch_size) == ("adascale", config.data.micro_batch_size)
+
+
 def test_two_halves_are_not_tried_where_the_config_has_them() -> None:
     assert reasons(in_pieces(2))["accumulation-2"] == HAS_ALREADY
     assert not reasons(in_pieces(1))["accumulation-2"]
