@@ -73,8 +73,8 @@ class Cell:
 
 def cell_overrides(plan: StudyPlan, size: int, rule: str) -> dict[str, Any]:
     """Return what a cell of the grid changes in the config."""
-    base = plan.config.optimizer.base_batch_size or plan.own_batch_size
-    return {"data.global_batch_size": size, "optimizer.lr_scaling": rule, "optimizer.base_batch_size": base}
+    own = {"optimizer.lr": plan.own_lr, "optimizer.base_batch_size": plan.own_batch_size}
+    return {"data.global_batch_size": size, "optimizer.lr_scaling": rule, **own}
 
 
 @dataclass(frozen=True)
