@@ -187,7 +187,7 @@ class GradientNoise:
             return self._known[1]
         found = self._zero.new_zeros(length)
         for number, weight in enumerate(weights):
-            found[number] = weight
+            found[number].fill_(weight)  # an assignment may wait for the device
         counts = found > 0
         result = torch.where(counts, 1 / found, 0.0), counts.sum(dtype=torch.float64), found.sum()
         if are_numbers:  # such as numbers of samples, which are the same in nearly each step
