@@ -115,8 +115,8 @@ class Combining:
         return [*larger, added] if is_faster else None
 
     def _larger_batch(self, chosen: Sequence[Technique], tried: Sequence[Technique]) -> Technique | None:
-        """Return the fastest larger batch that the last replacements have not shown to be hopeless; None if there is
-        none."""
+        """Return the fastest larger batch that the last replacements have not shown to be slower than `HOPELESS`; None
+        if there is none."""
         of, screened = self._replacements
         own = next((technique for technique in chosen if technique.family == "batch"), None)
         if own is None or of != list(chosen):

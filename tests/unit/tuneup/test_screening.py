@@ -15,6 +15,8 @@ from support.toys import toy_config
         ((1.001, 1.002, 0.999, 1.001), False),  # nothing to be seen
         ((0.99, 0.94, 1.01, 0.95), True),  # may still be faster
         ((0.975, 0.97, 0.98, 0.965), False),
+        ((1.01, 1.06, 0.99, 1.05) * 3, True),  # after two benchmarks
+        ((1.0, 1.1, 0.94, 1.08) * 4 + (1.0, 1.1), False),  # three are enough
     ],
 )
 def test_only_what_may_be_faster_is_looked_at_again(speedups: tuple[float, ...], is_open: bool) -> None:

@@ -148,6 +148,19 @@ def test_a_larger_batch_that_is_no_faster_is_taken_where_another_technique_gains
     assert len(asked) == 1, "nothing has changed in between"
 
 
+def test_a_larger_batch_that_is_much_slower_is_not_tried_with_others() -> None:
+    def computed(tree: dict[str, Any]) -> float:
+        compute = {16: 1.0, 32: 0.8, 64: 0.5}.get(tree["data"]["global_batch_size"], 0.65)
+        return 1000 / (compute + (0.0 if is_set(tree, "faster") else 20.0))
+
+    section = {"techniques": {"faster": PLANTED["faster"]}, "budget_seconds": 2000.0}
+    config = planted_config(tuneup={**section, "skip": ["compile", "batch-x16", "batch-x32"]})
+    done = tuned(computed, lambda tree: 0.95, config, noise=0.005, facts=replace(FACTS, train_samples=4000))
+    assert done.findings.recommended["data.global_batch_size"] == 64
+    assert done.met("batch-x8", "instead")
+    assert ("faster", "batch-x8") not in [each.others for each in done.met("bf16", "helps")]
+
+
 @pytest.mark.parametrize(("fastest", "measured"), [(1, [1, 2]), (4, [1, 2, 4, 8]), (16, [1, 2, 4, 8, 16])])
 def test_loader_processes_are_doubled_as_long_as_that_helps(fastest: int, measured: list[int]) -> None:
     def fed(tree: dict[str, Any]) -> float:
