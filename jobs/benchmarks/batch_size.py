@@ -51,7 +51,7 @@ MOST_COST, MOST_SHARE, MOST_ERROR, MOST_SLOWER, MOST_STEPS = 1.02, 0.1, 0.25, 1.
 WINDOWS, WINDOW_SECONDS = 5, 0.3
 TURNS = 5
 FRESH_FROM = 1000
-"""Seeds of the comparison with the grid's best begin here, away from those of the grid."""
+"""Seeds of the fresh trainings begin here, away from those of the grid."""
 
 
 @dataclass(frozen=True)
@@ -134,25 +134,28 @@ class Fresh:
 def trained_afresh(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: int) -> list[Fresh]:
     """Train changed configs with seeds that the grid has not used."""
     configs = [plan.config.with_overrides({**each, "scale": None}) for each in changes]
-    sizes = sorted({size for config in configs for _, size in stages_of(config)})
-    fixed = [plan.config.with_overrides(cell_overrides(plan, size, "none") | {"scale": None}) for size in sizes]
+    places = [(number, size) for number, config in enumerate(configs) for _, size in stages_of(config)]
+    one_size = {"data.batch_size_schedule": None}
+    fixed = [configs[number].with_overrides({**one_size, "data.global_batch_size": size}) for number, size in places]
     options = {"windows": WINDOWS, "window_seconds": WINDOW_SECONDS}
     windows = throughput(fixed * TURNS, options, DistContext.current())["seconds_per_sample"]
     seconds = {
-        size: statistics.median(statistics.median(each) for each in windows[number :: len(sizes)])
-        for number, size in enumerate(sizes)
+        place: statistics.median(statistics.median(each) for each in windows[number :: len(places)])
+        for number, place in enumerate(places)
     }
     first = plan.config.seed + FRESH_FROM
     found = []
-    for each, config in zip(changes, configs, strict=True):
-        trainings = [trained(plan, each, first + number) for number in range(seeds)]
+    for number, (each, config) in enumerate(zip(changes, configs, strict=True)):
+        trainings = [trained(plan, each, first + seed) for seed in range(seeds)]
         stages = stages_of(config)
         taken = [training.reached or plan.samples for training in trainings]
+        of_a_sample = {size: seconds[number, size] for _, size in stages}
+        steps = {size: 1 / size for _, size in stages}
         found.append(
             Fresh(
                 trainings,
-                [_summed(stages, samples, plan.samples, seconds) for samples in taken],
-                [_summed(stages, samples, plan.samples, {size: 1 / size for size in sizes}) for samples in taken],
+                [_summed(stages, samples, plan.samples, of_a_sample) for samples in taken],
+                [_summed(stages, samples, plan.samples, steps) for samples in taken],
             )
         )
     return found
@@ -340,7 +343,7 @@ def main() -> int:
     benchmark.parser.add_argument("--picture", type=Path, metavar="FILE", help="PNG of the part grid")
     benchmark.number("--seeds", 3, 2, "of each cell of the grid", least=2)
     benchmark.number("--doublings", DOUBLINGS, 2, "of the config's batch size in the grid")
-    benchmark.number("--fresh", 16, 2, "seeds of the recommendation and the grid's best", least=2)
+    benchmark.number("--fresh", 16, 2, "seeds of the fresh trainings", least=2)
     benchmark.number("--budget", 3600, 300, "seconds of `scale`", least=10)
     benchmark.number("--rounds", 60, 3, "of the part noise")
     benchmark.number("--steps", 50, 10, "of a turn of the part noise")

@@ -10,7 +10,7 @@ from paceline.reports.text import counted
 
 
 def headline(findings: ScaleFindings) -> str:
-    """Such as `A batch of 256 with the linear rule reaches val/accuracy >= 0.96 1.83x as fast (1.50-2.20).`"""
+    """Such as `A batch of 64 with the linear rule reaches val/loss <= 0.1 1.83x as fast (corrected CI 1.50-2.20).`"""
     text = summary_text(findings)
     return f"{text[0].upper()}{text[1:]}."
 
@@ -25,7 +25,10 @@ def certainty(findings: ScaleFindings) -> str:
     parts = []
     if findings.verifications:
         seeds = counted(len(findings.verifications[0].samples), "seed")
-        parts.append(f"Trained to the target with {seeds} each; the interval is over the seeds.")
+        parts.append(
+            f"Trained to the target with {seeds} each; the interval is over the seeds, and corrected: "
+            "a false recommendation has a chance of at most 5 %."
+        )
     else:
         parts.append("Nothing was trained to the target with larger batches: the times are predictions.")
     if findings.step_time_error is not None:
@@ -47,7 +50,7 @@ def tiles(findings: ScaleFindings) -> list[Tile]:
     found, critical = [], findings.critical
     if findings.speedup is not None:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
-        found.append(Tile("speed to the target", f"{findings.speedup:.2f}x", f"{low:.2f}-{high:.2f}"))
+        found.append(Tile("speed to the target", f"{findings.speedup:.2f}x", f"corrected CI {low:.2f}-{high:.2f}"))
     seconds = findings.measured_seconds or findings.predicted_seconds
     if seconds is not None:
         how = "measured" if findings.measured_seconds else "predicted"

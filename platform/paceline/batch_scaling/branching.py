@@ -62,7 +62,7 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
     """
     found: list[Branch] = []
     for size in plan.start_sizes:
-        rules: Sequence[Rule] = plan.start_rules(size)
+        rules: Sequence[Rule] = (*plan.rules, "none")
         for seed, curve in curves.items():
             own: list[Branch] = []
             for rule in rules:
@@ -108,7 +108,7 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
     """Train with larger batches, then with the config's own as far as these came.
 
     Args:
-        rules: that was the best one from the start, by batch size; only those of `plan.rules` are tried here.
+        rules: that was the best one from the start, by batch size; `none` is for the start alone.
     """
     trained: list[tuple[int, Rule, Mapping[str, Any]]] = []
     for size in plan.branch_sizes:

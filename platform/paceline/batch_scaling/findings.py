@@ -41,7 +41,7 @@ class ScaleRow:
     global_batch_size: int
     workers: int
     lr: float
-    """Peak learning rate."""
+    """Peak learning rate; with `adascale`, before the gain of each step."""
     samples: float
     steps: float
     seconds: float

@@ -1,4 +1,4 @@
-"""Measurement of the gradient noise scale while a study trains the config as it is."""
+"""Overrides with which a study measures the gradient noise scale while it trains the config as it is."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def noise_overrides(config: ExperimentConfig, steps: int, normalises_batches: bo
     if config.scaling.num_workers > 1 or (batch.gradient_accumulation_steps or 1) > 1:
         return measured
     size = batch.global_batch_size
-    if normalises_batches or size is None or size % 2:
+    if normalises_batches or size % 2:
         return {}
     halves = {
         "data.global_batch_size": size,

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from math import exp, gcd, inf, log2, sqrt
 from typing import Any
 
 from paceline.batch_scaling.candidate import BatchStage, Candidate
 from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
-from paceline.batch_scaling.noise_measuring import noise_overrides
+from paceline.batch_scaling.noise_overrides import noise_overrides
 from paceline.batch_scaling.unstudied import unstudied
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
@@ -118,18 +119,17 @@ class StudyPlan:
         ((name, value),) = self.section.target.items()
         return TargetMetric(name, value, self.section.mode or default_mode(name))
 
-    @property
-    def rules(self) -> tuple[Rule, Rule]:
-        """Rule that fits the optimizer, then the other one."""
-        return ("sqrt", "linear") if self.config.optimizer.lr_scaling_rule == "sqrt" else ("linear", "sqrt")
-
-    def start_rules(self, size: int) -> tuple[Rule, ...]:
-        """Return the rules for branches from the start, in the order in which they are tried. `adascale` is among them
-        where its noise can be measured: for SGD with several gradients a step."""
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """Rules of branches, in the order in which they are tried: the one that fits the optimizer, the other fixed
+        one, and `adascale` where it is possible, which is for SGD with several gradients in each step."""
+        fixed: tuple[Rule, Rule] = ("linear", "sqrt")
+        if self.config.optimizer.lr_scaling_rule == "sqrt":
+            fixed = ("sqrt", "linear")
         with suppress(ConfigError):
-            self.at_batch(size, "adascale")
-            return *self.rules, "adascale", "none"
-        return *self.rules, "none"
+            self.config.with_overrides(self._rule("adascale"))
+            return *fixed, "adascale"
+        return fixed
 
     @property
     def evaluation_steps(self) -> int:
@@ -227,6 +227,7 @@ class StudyPlan:
 
     def lr(self, size: int, rule: Rule) -> float:
         """Return the peak learning rate at a batch size; with `adascale`, before the gain of each step."""
+        rule = self._possible(rule, size)
         ratio = size / self.own_batch_size
         return self.own_lr * {"none": 1.0, "sqrt": sqrt(ratio), "linear": ratio, "adascale": 1.0}[rule]
 
@@ -236,6 +237,7 @@ class StudyPlan:
         """Return the overrides for a batch size; empty for the config's own."""
         if size == self.own_batch_size:
             return {}
+        rule = self._possible(rule, size)
         found: dict[str, Any] = {"data.global_batch_size": size, **self._rule(rule)}
         if self.config.trainer.max_steps is not None:
             found["trainer.max_steps"] = self._steps_of(self.config.trainer.max_steps * self.own_batch_size, size)
@@ -243,7 +245,7 @@ class StudyPlan:
             # a warmup given in steps keeps its number of steps: Adam's second moments need them at any batch size
             most = round(MOST_WARMUP * self.samples / size)
             found["lr_scheduler.warmup_steps"] = max(1, min(warmup, most))
-        if not self._has_warmup and rule in self.rules:  # adascale's gain grows by itself
+        if not self._has_warmup and rule in ("linear", "sqrt"):  # adascale's gain follows the noise from the start on
             found["lr_scheduler.warmup_samples"] = round(WARMUP_SHARE * self.samples)
         return found
 
@@ -361,11 +363,17 @@ class StudyPlan:
             }
         )
 
+    def _possible(self, rule: Rule, size: int) -> Rule:
+        """Return another rule in place of `adascale` for a smaller batch, which may have only one gradient."""
+        return self.rules[0] if rule == "adascale" and size < self.own_batch_size else rule
+
     def _rule(self, rule: Rule) -> dict[str, Any]:
-        if rule == "none":
-            return {"optimizer.lr": self.own_lr, "optimizer.lr_scaling": "none"}
-        base = {"optimizer.lr": self.own_lr, "optimizer.base_batch_size": self.own_batch_size}
-        return {**base, "optimizer.lr_scaling": rule}
+        found: dict[str, Any] = {"optimizer.lr": self.own_lr, "optimizer.lr_scaling": rule}
+        if rule != "none":
+            found["optimizer.base_batch_size"] = self.own_batch_size
+        if rule == "adascale" and self.config.trainer.noise_scale:  # either one sets the gradients of a step aside
+            found["trainer.noise_scale"] = False
+        return found
 
 
 def _goal(target: TargetMetric) -> dict[str, Any]:

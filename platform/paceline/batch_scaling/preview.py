@@ -141,11 +141,11 @@ def _own(plan: StudyPlan) -> PlannedTraining:
 
 
 def _from_start(plan: StudyPlan) -> list[PlannedTraining]:
+    rules: tuple[Rule, ...] = (*plan.rules, "none")
     seeds = tuple(plan.own_seeds)
     until = round(GIVEN_UP * plan.start_samples)
     found = []
     for size in plan.start_sizes:
-        rules = plan.start_rules(size)
         every = plan.start_config(size, rules[0], seeds[0], 0.0, until).trainer.evaluate_every_n_steps or 1
         longest = -(-until // (every * size)) * every * size
         # all rules are tried with the first seed, and the best one with the others

@@ -17,7 +17,7 @@ def rows_of(findings: ScaleFindings) -> list[tuple[str, ...]]:
         (
             f"{row.global_batch_size:,}",
             str(row.workers),
-            f"{row.lr:.4g}",
+            lr_text(findings, row),
             f"{row.samples:,.0f}",
             f"{row.steps:,.0f}",
             row_time_text(row),
@@ -26,6 +26,13 @@ def rows_of(findings: ScaleFindings) -> list[tuple[str, ...]]:
         )
         for row in findings.table
     ]
+
+
+def lr_text(findings: ScaleFindings, row: ScaleRow) -> str:
+    """Return the peak learning rate, such as `0.08`; `0.02 x gain` with adascale."""
+    size = row.global_batch_size
+    follows_gain = size > findings.own_batch_size and findings.rules.at(size) == "adascale"
+    return f"{row.lr:.4g} x gain" if follows_gain else f"{row.lr:.4g}"
 
 
 def row_time_text(row: ScaleRow) -> str:
@@ -69,7 +76,7 @@ def summary_text(findings: ScaleFindings) -> str:
     start = f"{batch} with the {rule} rule reaches {findings.target.text}"
     if findings.speedup is not None:
         low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
-        return f"{start} {findings.speedup:.2f}x as fast ({low:.2f}-{high:.2f})"
+        return f"{start} {findings.speedup:.2f}x as fast (corrected CI {low:.2f}-{high:.2f})"
     return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
 
 

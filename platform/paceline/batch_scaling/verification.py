@@ -12,7 +12,7 @@ to `looks` fixed beforehand. The chance of a false recommendation is divided amo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, hypot, inf, log, sqrt
+from math import exp, hypot, log, sqrt
 from statistics import fmean, geometric_mean, stdev
 from typing import NamedTuple
 
@@ -174,7 +174,6 @@ def _compared(
         level: chance to recommend the candidate though it is not faster.
     """
     planned = looks(len(plan.seeds))
-    interval = 0.0, inf
     for num_seeds, share in zip(planned, LOOK_SHARES, strict=True):
         seeds = range(plan.seeds[0], plan.seeds[0] + num_seeds)
         if reason := _train_further(plan, jobs, found, own, other, seeds):
@@ -199,9 +198,10 @@ def _compared(
     if not reason and speedup.log_ratio > 0:
         reason = "more seeds (scale.seeds) may show it"
     low, high = interval
+    figure = f"{speedup.estimate:.2f}x as fast (corrected CI {low:.2f}-{high:.2f}) over {speedup.freedom + 1} seeds"
     jobs.notes.append(
-        f"{other.candidate.text} is not recommended: {speedup.estimate:.2f}x as fast ({low:.2f}-{high:.2f}) "
-        f"over {speedup.freedom + 1} seeds, which does not show that it is faster{f'; {reason}' if reason else ''}"
+        f"{other.candidate.text} is not recommended: {figure}, which does not show that it is faster"
+        f"{f'; {reason}' if reason else ''}"
     )
     return found
 

@@ -270,20 +270,21 @@ def batch_overrides(config: ExperimentConfig, batch: int, factor: int, rule: Rul
     Args:
         rule: that held at this size; None for the one that fits the optimizer. A rule of the config stays.
     """
+    own_rule = config.optimizer.lr_scaling
+    chosen = own_rule if own_rule != "none" else rule or config.optimizer.lr_scaling_rule or "linear"
     overrides: dict[str, Any] = {"data.global_batch_size": batch * factor}
-    if rule == "adascale" and config.data.micro_batch_size is not None:  # it compares the gradients of micro-batches
+    if chosen == "adascale" and config.scaling.num_workers <= 1:  # it compares the gradients of micro-batches
+        overrides["data.micro_batch_size"] = config.data.micro_batch_size or batch
         overrides["trainer.gradient_accumulation_steps"] = "auto"
     else:
         overrides["data.micro_batch_size"] = None
         if config.trainer.gradient_accumulation_steps != "auto":
             overrides["trainer.gradient_accumulation_steps"] = config.trainer.gradient_accumulation_steps
-    if config.optimizer.lr_scaling == "none":
-        rule = rule or config.optimizer.lr_scaling_rule or "linear"
-        if rule != "none":
-            overrides |= {"optimizer.lr_scaling": rule, "optimizer.base_batch_size": batch}
+    if chosen not in ("none", own_rule):
+        overrides |= {"optimizer.lr_scaling": chosen, "optimizer.base_batch_size": batch}
     schedule = config.lr_scheduler
     warms_up = schedule.warmup_epochs or schedule.warmup_steps or schedule.warmup_samples
-    if factor >= WARM_UP_FROM and not warms_up:
+    if factor >= WARM_UP_FROM and not warms_up and chosen != "adascale":  # whose gain follows the noise
         # at most a fifth of the training's epochs
         overrides["lr_scheduler.warmup_epochs"] = min(1.0, (config.trainer.epochs or 5) / 5)
     return overrides

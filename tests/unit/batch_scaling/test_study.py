@@ -19,7 +19,8 @@ from paceline.batch_scaling.preview import ScalePreview
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.target import target_of
-from paceline.batch_scaling.texts import summary_text
+from paceline.batch_scaling.texts import rows_of, summary_text
+from paceline.batch_scaling.verification import LEVELS, LOOK_SHARES, looks, speedup_of
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import NO_ROOM, Answer, Job
 from paceline.cluster.listener import SilentListener
@@ -29,6 +30,8 @@ from paceline.errors import ConfigError
 from support.refusals import refused
 
 OWN, TRAIN = 32, 4000
+HALVES = {"name": "synthetic", "global_batch_size": OWN, "micro_batch_size": OWN // 2}
+"""Data of a config each of whose steps has two gradients."""
 SHORT, LONG = 5, 40
 """Epochs: too few for branches from checkpoints, and enough."""
 
@@ -244,10 +247,16 @@ def trained_branches(bench: SimulatedBench) -> set[tuple[int, int, str, int]]:
 
 @pytest.mark.parametrize(("critical", "linear_to"), [(400.0, 10**6), (400.0, 64), (4.0, 10**6)])
 @pytest.mark.parametrize(("epochs", "target"), [(SHORT, 0.909), (LONG, 0.97)])
-def test_a_preview_names_all_that_is_trained(epochs: int, target: float, critical: float, linear_to: int) -> None:
-    bench = SimulatedBench(critical, linear_to=linear_to)
-    found = study(bench, epochs=epochs, target={"val/accuracy": target})
-    previewed = ScalePreview.of(StudyPlan.of(config_for(epochs, {"target": {"val/accuracy": target}}), FACTS))
+@pytest.mark.parametrize("in_halves", [False, True])
+def test_a_preview_names_all_that_is_trained(
+    epochs: int, target: float, critical: float, linear_to: int, in_halves: bool
+) -> None:
+    bench = SimulatedBench(critical, linear_to=linear_to, sqrt_to=linear_to)
+    config = config_for(epochs, {"target": {"val/accuracy": target}})
+    if in_halves:
+        config = config.with_overrides({"data": HALVES})
+    found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere"), True).run()
+    previewed = ScalePreview.of(StudyPlan.of(config, FACTS))
     named = {
         (each.start_samples, each.batch_size, rule, seed)
         for each in previewed.trainings
@@ -327,14 +336,23 @@ def test_the_rule_that_works_is_taken_where_the_usual_one_breaks(
     assert (found.rules.text, found.recommended["optimizer.lr_scaling"]) == (rules, rule)
 
 
-def test_adascale_is_recommended_where_no_fixed_rule_works() -> None:
-    halves = {"name": "synthetic", "global_batch_size": OWN, "micro_batch_size": OWN // 2}
-    config = config_for(SHORT, {}).with_overrides({"data": halves})
-    bench = SimulatedBench(400.0, linear_to=64, sqrt_to=64)
+@pytest.mark.parametrize(
+    ("epochs", "target", "critical", "later_critical"),
+    [(SHORT, 0.909, 400.0, None), (LONG, 0.97, 400.0, None), (LONG, 0.968, 30.0, 3000.0)],
+)
+def test_adascale_is_recommended_where_no_fixed_rule_works(
+    epochs: int, target: float, critical: float, later_critical: float | None
+) -> None:
+    """From the start and from checkpoints, also for a batch that grows from the config's own."""
+    config = config_for(epochs, {"target": {"val/accuracy": target}}).with_overrides({"data": HALVES})
+    bench = SimulatedBench(critical, (0.01, 1e-4), linear_to=64, sqrt_to=64, later_critical=later_critical)
     found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere"), True).run()
     assert found.rules.text == "adascale up to a batch of 512"
     assert found.recommended["optimizer.lr_scaling"] == "adascale"
-    assert config.with_overrides(dict(found.recommended)).data.micro_batch_size == OWN // 2
+    recommended = config.with_overrides(dict(found.recommended))
+    assert recommended.data.micro_batch_size == OWN // 2
+    assert bool(recommended.data.batch_size_schedule) == (later_critical is not None)
+    assert {lr.endswith(" x gain") for _, _, lr, *_ in rows_of(found)} == {True, False}
 
 
 def test_where_a_step_takes_as_long_as_its_samples_the_config_stays_as_it_is() -> None:
@@ -389,9 +407,15 @@ def test_further_seeds_are_trained_while_these_do_not_decide() -> None:
     assert sum(gains) >= 0.8 * ACCIDENTS
     first = [each for each in studies if seeds_of(each) == 3]
     assert sum(bool(each.recommended) for each in first) < 0.5 * sum(gains), "three seeds would miss most of them"
+    plan = StudyPlan.of(config_for(SHORT, {}), FACTS)
     for each in studies:
         low, _ = each.speedup_interval or (0.0, 0.0)
         assert bool(each.recommended) == (low > 1)
+        if each.recommended:  # the interval shown is the one that decided
+            own, other = each.verifications
+            share = LOOK_SHARES[looks(3).index(seeds_of(each))]
+            speedup = speedup_of(own, other, plan.evaluation_steps * OWN)
+            assert each.speedup_interval == speedup.interval(LEVELS[0] * share)
 
 
 def test_no_further_seeds_are_trained_where_there_is_little_to_gain() -> None:
@@ -540,13 +564,16 @@ def test_what_cannot_be_studied_is_refused_before_it_is_trained(given: dict[str,
 def test_adascale_is_tried_where_a_step_has_several_gradients() -> None:
     """It is the rule of the branches that neither fixed rule suits, and only for SGD: its gain is derived for no other
     update."""
-    halves = {"micro_batch_size": OWN // 2, "global_batch_size": OWN, "name": "synthetic"}
-    assert plan_of(data=halves).start_rules(64) == ("linear", "sqrt", "adascale", "none")
-    assert plan_of().start_rules(128) == ("linear", "sqrt", "none")
-    assert plan_of(data=halves, optimizer={"name": "adamw", "lr": 0.01}).start_rules(64) == ("sqrt", "linear", "none")
-    found = plan_of(data=halves).overrides(64, "adascale")
+    plan = plan_of(data=HALVES)
+    assert plan.rules == ("linear", "sqrt", "adascale")
+    assert plan_of(data={**HALVES, "micro_batch_size": OWN}).rules == ("linear", "sqrt")
+    assert plan_of(data=HALVES, optimizer={"name": "adamw", "lr": 0.01}).rules == ("sqrt", "linear")
+    found = plan.overrides(64, "adascale")
     assert (found["optimizer.lr_scaling"], found["optimizer.base_batch_size"]) == ("adascale", OWN)
     assert "lr_scheduler.warmup_samples" not in found
+    assert plan.at_batch(OWN // 2, "adascale").optimizer.lr_scaling == "linear"  # it has one gradient
+    watching = plan_of(data=HALVES, trainer={"epochs": 5, "noise_scale": True})
+    assert not watching.at_batch(64, "adascale").trainer.noise_scale
 
 
 def test_a_length_in_steps_stays_the_same_in_samples_and_a_warmup_in_steps() -> None:

@@ -153,8 +153,19 @@ def test_a_larger_batch_takes_the_learning_rate_along(optimizer: str, rule: str)
 
 def test_a_larger_batch_by_adascale_keeps_the_micro_batches_that_it_compares() -> None:
     config = in_pieces(2)
-    larger = config.with_overrides(batch_overrides(config, 16, 4, "adascale"))
-    assert (larger.optimizer.lr_scaling, larger.data.micro_batch_size) == ("adascale", config.data.micro_batch_size)
+    larger = config.with_overrides(batch_overrides(config, 8, 4, "adascale"))
+    assert (larger.optimizer.lr_scaling, larger.data.micro_batch_size) == ("adascale", 4)
+    assert larger.lr_scheduler.warmup_epochs is None
+    whole = plain(optimizer__lr_scaling="none")
+    assert whole.with_overrides(batch_overrides(whole, 16, 4, "adascale")).data.micro_batch_size == 16
+    on_two = config.with_overrides({"scaling.num_workers": 2, "data.micro_batch_size": 2})
+    assert on_two.with_overrides(batch_overrides(on_two, 8, 4, "adascale")).data.micro_batch_size is None
+
+
+def test_the_rule_of_the_config_stays_with_a_larger_batch_whatever_a_study_has_found() -> None:
+    config = in_pieces(2).with_overrides({"optimizer.lr_scaling": "linear", "optimizer.base_batch_size": 8})
+    larger = config.with_overrides(batch_overrides(config, 8, 4, "adascale"))
+    assert (larger.optimizer.lr_scaling, larger.data.micro_batch_size) == ("linear", None)
 
 
 def test_two_halves_are_not_tried_where_the_config_has_them() -> None:
