@@ -55,8 +55,9 @@ def _without_verdict(technique: TechniqueResult) -> str:
         return f"{UNLIKELY} after {counted(technique.builds, 'build')}"
     if not technique.is_open:
         return NO_DIFFERENCE if technique.builds else UNSEEN
-    needed = technique.builds_needed
-    return f"{UNDECIDED} after {technique.builds} builds; some {needed} would do" if needed else UNDECIDED
+    if needed := technique.builds_needed:
+        return f"{UNDECIDED} after {technique.builds} builds; some {needed} would do"
+    return f"undecided after {technique.builds} builds, which differ too much" if technique.builds > 2 else UNDECIDED
 
 
 def shown_techniques(findings: Findings) -> list[TechniqueResult]:

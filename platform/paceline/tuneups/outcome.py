@@ -113,7 +113,7 @@ class TechniqueResult:
     builds_needed: int | None = None
     """Number of builds that are likely to decide it; None if it is decided, or if the difference is too small."""
     is_given_up: Annotated[bool, Field(alias="given_up")] = False
-    """True if it was measured no further, since a difference that would be shown and counts is unlikely."""
+    """True if it was measured no further, since a difference that counts is unlikely."""
     share: float | None = None
     """Speed of the recommended config, divided by its speed without this technique."""
     share_interval: Ends | None = None

@@ -50,7 +50,7 @@ class Comparison:
     """Number of builds that would decide it, if estimate and deviation stay the same. None if it is decided, if
     the estimate is too small to count, or if more would be needed than the last of `LOOKS`."""
     is_given_up: bool = False
-    """True if it was measured no further, since a difference that would be shown and counts is unlikely."""
+    """True if it was measured no further, since a difference that counts is unlikely."""
 
 
 UNKNOWN = Interval(0.0, -inf, inf)
@@ -269,8 +269,10 @@ class SequentialTest:
         verdict: SpeedVerdict = "no gain"
         if hypothesis.is_rejected and abs(interval.estimate) >= log(1 + LEAST_EFFECT):
             verdict = "gain" if interval.estimate > 0 else "regression"
-        is_given_up = name in self._hopeless
-        needed = None if hypothesis.is_rejected or is_given_up else self._builds_needed(hypothesis)
+        is_hopeless = name in self._hopeless
+        needed = None if hypothesis.is_rejected or is_hopeless else self._builds_needed(hypothesis)
+        # one that is hopeless because its builds differ much may well have an effect that counts
+        is_given_up = is_hopeless and self._hoped(hypothesis) < log(1 + LEAST_EFFECT)
         return Comparison(verdict, as_ratios(interval), builds, hypothesis.looks, needed, is_given_up)
 
     def _builds_needed(self, hypothesis: _Hypothesis) -> int | None:
@@ -291,13 +293,17 @@ class SequentialTest:
         estimate, last = self._estimate(hypothesis), looks[-1]
         if estimate is None:
             return False
-        builds = len(hypothesis.log_ratios)
-        hoped = abs(estimate.mean) + HOPE * estimate.standard_error
+        builds, hoped = len(hypothesis.log_ratios), self._hoped(hypothesis)
         if builds < FEWEST_TO_PROJECT:
             return hoped < log(1 + LEAST_EFFECT)
         last_level = self._alpha * (1 - (looks[-2] / last if len(looks) > 1 else 0.0))
         at_last = _Estimate(0.0, estimate.standard_error * sqrt(builds / last), estimate.freedom + last - builds)
         return hoped < max(at_last.interval(last_level / len(self._hypotheses)).high, log(1 + LEAST_EFFECT))
+
+    def _hoped(self, hypothesis: _Hypothesis) -> float:
+        """Return the size of an effect that is somewhat larger than the estimated one."""
+        estimate = self._estimate(hypothesis)
+        return inf if estimate is None else abs(estimate.mean) + HOPE * estimate.standard_error
 
 
 def deviation_between(log_ratios: Sequence[float]) -> float | None:

@@ -58,8 +58,11 @@ def test_each_unusual_result_has_an_explanation_of_its_own(golden: Golden) -> No
     fix = replace(found.techniques[3], name="fix-data-1", overrides={"data.num_workers": 4, "data.cache": "none"})
     predicted = replace(named(found, "halves"), peak_memory_ratio=None, predicted_memory_ratio=0.5)
     failed = replace(found.techniques[-1], reason="it cannot be run: out of memory")
+    wide: dict[str, Any] = {"speedup": 0.98, "speedup_interval": (0.65, 1.49), "builds": 4}
+    noisy = replace(found.techniques[0], verdict="no gain", is_recommended=False, name="noisy", **wide)
     told = {
         "a fix": explanation(fix, found),
+        "builds that differ": explanation(noisy, found),
         "less memory, as predicted": explanation(predicted, found),
         "failed": explanation(failed, found),
     }

@@ -65,6 +65,13 @@ def test_what_does_nothing_is_given_up_early() -> None:
     assert (found.verdict, found.builds, found.is_given_up) == ("no gain", 2, True)
 
 
+def test_what_differs_too_much_between_builds_is_measured_no_further_and_stays_undecided() -> None:
+    test = looked_at([-0.3, 0.25, -0.2, 0.1])
+    assert test.open == []
+    found = test.comparison("one")
+    assert (found.verdict, found.builds_needed, found.is_given_up) == ("no gain", None, False)
+
+
 def test_what_is_too_small_to_count_is_no_gain_even_if_it_is_real() -> None:
     found = looked_at([0.01505, 0.0151, 0.01495, 0.0150]).comparison("one")
     assert (found.verdict, found.builds_needed) == ("no gain", None)
