@@ -266,8 +266,7 @@ def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFi
         spread=spread_of(found.branches, found.own_samples, plan.own_batch_size, sizes),
         step_error=median(errors) if errors else 0.0,
     )
-    counts = {count for _, count in steps.measured}
-    sure = [row for row in rows if row.workers in counts]
+    sure = [row for row in rows if not row.is_extrapolated]
     return replace(
         found,
         step_time=model,

@@ -86,7 +86,11 @@ def not_considered_text(findings: ScaleFindings) -> str:
     if best is None:
         return ""
     where = batch_text([best.global_batch_size], best.workers)
-    how = "extrapolated" if best.is_extrapolated else "predicted from its measured step"
+    if not best.is_extrapolated:
+        return f"{where} would take {seconds_text(best.seconds)}, predicted from its measured step"
+    is_here = best.workers == findings.workers
+    error = findings.step_time_error if is_here else findings.other_workers_error or findings.step_time_error
+    how = "extrapolated" if error is None else f"extrapolated by a model of steps with a median error of {error:.0%}"
     return f"{where} would take {seconds_text(best.seconds)}, {how}"
 
 
@@ -120,7 +124,9 @@ def noise_text(findings: ScaleFindings) -> str:
 
 
 def time_text(findings: ScaleFindings) -> str:
-    """Return predicted and measured time to the target."""
+    """Return predicted and measured time to the target; where nothing is recommended, that of the config as it is."""
+    if not findings.recommended and findings.own_seconds is not None:
+        return f"as it is {seconds_text(findings.own_seconds)}, measured"
     parts = [
         f"predicted {seconds_text(findings.predicted_seconds)}" if findings.predicted_seconds is not None else "",
         f"measured {seconds_text(findings.measured_seconds)}" if findings.measured_seconds is not None else "",

@@ -34,7 +34,7 @@ def add_command(commands: Any) -> None:
         type=_target,
         metavar="METRIC=VALUE",
         help="what training is to reach, such as val/accuracy=0.96 (default: scale.target, else the val/loss that the "
-        "config as it is has at its end)",
+        "config as it is has after 80 %% of its training)",
     )
     command.add_argument(
         "--budget-seconds", type=_budget, metavar="N", help="time for all of it (default: scale.budget_seconds)"

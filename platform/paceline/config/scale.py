@@ -14,7 +14,7 @@ class ScaleConfig(Section):
 
     target: Annotated[dict[Metric, Target], Field(min_length=1, max_length=1)] | None = None
     """Metric of the evaluation and the value that training is to reach, such as `{val/accuracy: 0.96}`. `null`: the
-    final `val/loss` of the unchanged config."""
+    `val/loss` that the unchanged config has after 80 % of its training."""
     mode: Direction | None = None
     """Direction in which the metric is better: lower (`min`) or higher (`max`). `null`: follows from the metric's
     name."""

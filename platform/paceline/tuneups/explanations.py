@@ -4,6 +4,7 @@ from textwrap import shorten
 
 from paceline.reports.text import counted
 from paceline.tuneups.outcome import Beside, Findings, TechniqueResult
+from paceline.tuneups.statistics.sequential_test import LOOKS
 from paceline.tuneups.techniques import FIX
 from paceline.tuneups.texts import (
     NO_DIFFERENCE,
@@ -56,15 +57,21 @@ def _without_verdict(technique: TechniqueResult) -> str:
     if not technique.is_open:
         return NO_DIFFERENCE if technique.builds else UNSEEN
     if needed := technique.builds_needed:
-        return f"{UNDECIDED} after {technique.builds} builds; some {needed} would do"
+        return f"{UNDECIDED} after {technique.builds} builds; some {needed} in all would do"
     return f"undecided after {technique.builds} builds, which differ too much" if technique.builds > 2 else UNDECIDED
 
 
 def shown_techniques(findings: Findings) -> list[TechniqueResult]:
-    """Return the techniques in reading order: recommended ones, tried ones by speed, and the rest."""
+    """Return the techniques in reading order: recommended ones, those compared over enough builds by speed, likewise
+    those with too few builds for any verdict, and the rest."""
     return sorted(
         findings.techniques,
-        key=lambda technique: (not technique.is_recommended, technique.speedup is None, -(technique.speedup or 0.0)),
+        key=lambda technique: (
+            not technique.is_recommended,
+            technique.speedup is None,
+            technique.builds < LOOKS[0],
+            -(technique.speedup or 0.0),
+        ),
     )
 
 

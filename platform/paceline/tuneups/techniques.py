@@ -183,7 +183,9 @@ def _checked(technique: Technique, config: ExperimentConfig, asked: TuneupConfig
 
 def _own(techniques: Mapping[str, Mapping[str, Any]]) -> Iterator[Technique]:
     for name, overrides in techniques.items():
-        yield Technique(name, overrides, name, "of the config's own section tuneup.techniques", "differently")
+        # one that sets the batch takes the place of the known batch sizes, which set the learning rate too
+        family = "batch" if isinstance(overrides.get("data.global_batch_size"), int) else name
+        yield Technique(name, overrides, family, "of the config's own section tuneup.techniques", "differently")
 
 
 def _known(config: ExperimentConfig, facts: TuneupFacts) -> Iterator[Technique]:

@@ -148,6 +148,18 @@ def test_a_larger_batch_that_is_no_faster_is_taken_where_another_technique_gains
     assert len(asked) == 1, "nothing has changed in between"
 
 
+def test_a_batch_of_ones_own_takes_the_place_of_a_known_one() -> None:
+    """Together they would scale the learning rate twice."""
+    section = {"techniques": {"mine": {"data.global_batch_size": 32, "optimizer.lr": 0.02}}, "budget_seconds": 900.0}
+    config = planted_config(tuneup={**section, "only": ["mine", "batch-x2"]})
+    facts = replace(FACTS, train_samples=4000)
+    done = tuned(lambda tree: 1000.0 + 20 * tree["data"]["global_batch_size"], lambda tree: 0.95, config, facts=facts)
+    both = [each for each in done.findings.beside if {"mine", "batch-x2"} <= {each.name, *each.others}]
+    assert done.technique("mine").verdict == "gain"
+    assert not [each for each in both if each.question != "instead"]
+    assert len({"optimizer.lr", "optimizer.lr_scaling"} & {*done.findings.recommended}) == 1
+
+
 def test_a_larger_batch_that_is_much_slower_is_not_tried_with_others() -> None:
     def computed(tree: dict[str, Any]) -> float:
         compute = {16: 1.0, 32: 0.8, 64: 0.5}.get(tree["data"]["global_batch_size"], 0.65)
