@@ -12,8 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.private_files import PRIVATE_FILE, make_folder
+
+if TYPE_CHECKING:
+    import psutil
 
 PREFIX = "paceline-"
 DEFAULT_ROOT = Path("/tmp")
@@ -60,11 +64,19 @@ def _end_processes(folder: Path) -> None:
     import psutil
 
     for process in psutil.process_iter(["cmdline"]):
-        arguments = process.info["cmdline"] or ()
-        # not those of a user who reads its logs
-        if any(str(folder) in each for each in arguments) and any("/ray/" in each for each in arguments):
-            with suppress(psutil.Error):
+        with suppress(psutil.Error):
+            if _is_of(process, folder):
                 process.kill()
+
+
+def _is_of(process: "psutil.Process", folder: Path) -> bool:
+    """Return True if a process belongs to the private Ray of a folder, and not to a user who reads its logs."""
+    arguments: list[str] = process.info["cmdline"] or []
+    if any("/ray/" in each for each in arguments):
+        return any(str(folder) in each for each in arguments)
+    # agents and workers have a title in place of their arguments, and their logs in the folder
+    has_title = bool(arguments) and arguments[0].startswith("ray::")
+    return has_title and any(str(folder) in file.path for file in process.open_files())
 
 
 def keep_logs() -> None:
@@ -77,7 +89,7 @@ def remove_dead_folders(root: Path) -> list[Path]:
     """Remove this user's folders of private Rays whose driver and node have both ended.
 
     Returns:
-        Folders of which only the driver has ended so far.
+        Folders of which only the driver has ended so far, or that could not be removed.
     """
     dying = []
     for folder in root.glob(f"{PREFIX}*"):
@@ -134,7 +146,8 @@ def _root() -> Path:
 
 
 def _remove_if_dead(folder: Path) -> bool:
-    """Remove the folder of a dead driver; False where its node still answers.
+    """Remove the folder of a dead driver, and end what is left of its Ray; False where its node still answers, or the
+    folder could not be removed.
 
     Raises:
         OSError: the driver is alive, or the folder is gone.
@@ -146,8 +159,9 @@ def _remove_if_dead(folder: Path) -> bool:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)  # its driver holds the lock as long as it lives
         if any(map(_is_answered, folder.glob("*/session_*/sockets/raylet*"))):
             return False
+        _end_processes(folder)
         _remove(folder)
-        return True
+        return not folder.exists()
     finally:
         os.close(opened)
 

@@ -57,6 +57,28 @@ def test_a_folder_whose_node_ends_meanwhile_is_removed_at_the_end(monkeypatch: p
         assert [each.name for each in Path(root).iterdir()] == [failed.name]
 
 
+def titled(log: Path) -> "subprocess.Popen[bytes]":
+    """A process with a title in place of its arguments, as Ray's agents and workers are, that writes a log."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as file:
+        return subprocess.Popen(["ray::DashboardAgent", "600"], executable="/bin/sleep", stdout=file)
+
+
+def test_no_process_of_a_killed_driver_keeps_its_folder(tmp_path: Path) -> None:
+    """As agents do, which write their logs until they notice that their GCS is dead."""
+    folder = tmp_path / f"{PREFIX}dead"
+    agent, other = titled(folder / "r" / "session_1" / "agent.log"), titled(tmp_path / "agent.log")
+    try:
+        assert remove_dead_folders(tmp_path) == []
+        assert agent.wait(60) == -signal.SIGKILL
+        assert other.poll() is None
+        assert not folder.exists()
+    finally:
+        for each in (agent, other):
+            each.kill()
+            each.wait()
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_process_outlives_its_private_ray(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """As Ray's agents do, whose GCS was killed. Other programs that have to do with the folder are left alone."""
@@ -65,6 +87,7 @@ def test_no_process_outlives_its_private_ray(monkeypatch: pytest.MonkeyPatch, fa
         sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
         with suppress(ZeroDivisionError), private_ray_folder() as folder:
             agent = subprocess.Popen([*sleep, "/packages/ray/agent.py", f"--session-dir={folder}/session_1"])
+            worker = titled(folder / "session_1" / "worker.out")
             others = [
                 subprocess.Popen([*sleep, f"{folder}/logs"]),
                 subprocess.Popen([*sleep, "/packages/ray/agent.py"]),
@@ -73,10 +96,10 @@ def test_no_process_outlives_its_private_ray(monkeypatch: pytest.MonkeyPatch, fa
             if fails:
                 raise ZeroDivisionError
         try:
-            assert agent.wait(60) == -signal.SIGKILL
+            assert [each.wait(60) for each in (agent, worker)] == [-signal.SIGKILL, -signal.SIGKILL]
             assert [each.poll() for each in others] == [None, None]
         finally:
-            for each in (agent, *others):
+            for each in (agent, worker, *others):
                 each.kill()
                 each.wait()
 
