@@ -3,7 +3,7 @@
 from math import isfinite
 
 from paceline.batch_scaling.findings import ScaleFindings
-from paceline.batch_scaling.texts import count_text, range_text, seconds_text, summary_text
+from paceline.batch_scaling.texts import corrected_text, count_text, range_text, seconds_text, summary_text
 from paceline.config.overrides import override_texts
 from paceline.reports.page import Tile
 from paceline.reports.text import counted
@@ -49,8 +49,9 @@ def tiles(findings: ScaleFindings) -> list[Tile]:
     """Return the figures below the answer."""
     found, critical = [], findings.critical
     if findings.speedup is not None:
-        low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
-        found.append(Tile("speed to the target", f"{findings.speedup:.2f}x", f"corrected CI {low:.2f}-{high:.2f}"))
+        ends = findings.speedup_interval or (findings.speedup, findings.speedup)
+        text = corrected_text(findings.speedup, *ends)
+        found.append(Tile("speed to the target", f"{findings.speedup:.2f}x", text))
     seconds = findings.measured_seconds or findings.predicted_seconds
     if seconds is not None:
         how = "measured" if findings.measured_seconds else "predicted"

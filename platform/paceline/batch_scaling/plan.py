@@ -11,7 +11,7 @@ from paceline.batch_scaling.candidate import BatchStage, Candidate
 from paceline.batch_scaling.critical_batch import LOSS, Rule
 from paceline.batch_scaling.findings import TargetMetric
 from paceline.batch_scaling.noise_overrides import noise_overrides
-from paceline.batch_scaling.unstudied import unstudied
+from paceline.batch_scaling.unstudied import check_sizes, unstudied
 from paceline.config.data import Sizes
 from paceline.config.derived import derive
 from paceline.config.experiment import ExperimentConfig
@@ -86,9 +86,8 @@ class StudyPlan:
             facts["normalises_batches"],
         )
         plan.own_config(config.seed)
-        for size in (*plan.start_sizes, *plan.batch_sizes(plan.train_samples)):
-            plan.at_batch(size, plan.rules[0])
-            plan.shares(size)
+        sizes = (*plan.start_sizes, *plan.batch_sizes(plan.train_samples))
+        check_sizes(sizes, lambda size: (plan.at_batch(size, plan.rules[0]), plan.shares(size)))
         return plan
 
     @property
@@ -247,6 +246,8 @@ class StudyPlan:
             found["lr_scheduler.warmup_steps"] = max(1, min(warmup, most))
         if not self._has_warmup and rule in ("linear", "sqrt"):  # adascale's gain follows the noise from the start on
             found["lr_scheduler.warmup_samples"] = round(WARMUP_SHARE * self.samples)
+        if self.config.trainer.noise_scale and size < self.own_batch_size:  # it may have only one gradient
+            found["trainer.noise_scale"] = False
         return found
 
     @property
@@ -371,6 +372,9 @@ class StudyPlan:
         found: dict[str, Any] = {"optimizer.lr": self.own_lr, "optimizer.lr_scaling": rule}
         if rule != "none":
             found["optimizer.base_batch_size"] = self.own_batch_size
+        has_both = self.config.data.micro_batch_size and self.config.trainer.gradient_accumulation_steps != "auto"
+        if has_both:  # the micro-batches stay, and their number follows
+            found["trainer.gradient_accumulation_steps"] = "auto"
         if rule == "adascale" and self.config.trainer.noise_scale:  # either one sets the gradients of a step aside
             found["trainer.noise_scale"] = False
         return found

@@ -63,6 +63,7 @@ class StudyJobs:
             checkpoint: checkpoint of the config as it is that the branch starts from; None for the initial weights.
         """
         if not self.clock.has(0.0):
+            self.notes.append(f"no time was left for a branch {begun}: raise scale.budget_seconds")
             return None
         options = {} if checkpoint is None else {"checkpoints": BRANCH, "resume_from": f"{OWN}/{checkpoint}"}
         answer = self.train(config, **options)

@@ -75,8 +75,8 @@ def summary_text(findings: ScaleFindings) -> str:
     batch = f"a batch of {sizes[0]:,}" if len(sizes) == 1 else f"a batch that grows from {sizes_text(sizes)}"
     start = f"{batch} with the {rule} rule reaches {findings.target.text}"
     if findings.speedup is not None:
-        low, high = findings.speedup_interval or (findings.speedup, findings.speedup)
-        return f"{start} {findings.speedup:.2f}x as fast (corrected CI {low:.2f}-{high:.2f})"
+        ends = findings.speedup_interval or (findings.speedup, findings.speedup)
+        return f"{start} {findings.speedup:.2f}x as fast ({corrected_text(findings.speedup, *ends)})"
     return f"{start} in {seconds_text(findings.predicted_seconds or 0.0)}, as predicted; not verified"
 
 
@@ -92,6 +92,11 @@ def not_considered_text(findings: ScaleFindings) -> str:
     error = findings.step_time_error if is_here else findings.other_workers_error or findings.step_time_error
     how = "extrapolated" if error is None else f"extrapolated by a model of steps with a median error of {error:.0%}"
     return f"{where} would take {seconds_text(best.seconds)}, {how}"
+
+
+def corrected_text(estimate: float, low: float, high: float) -> str:
+    """Return `corrected CI 1.50-2.20`; an end of 100 times the estimate and more is `no limit`."""
+    return f"corrected CI {low:.2f}-{'no limit' if high > 100 * estimate else f'{high:.2f}'}"
 
 
 def critical_text(critical: CriticalBatch | None) -> str:

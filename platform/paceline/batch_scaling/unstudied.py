@@ -1,10 +1,10 @@
 """Configs whose batch sizes cannot be studied, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from paceline.config.experiment import ExperimentConfig
-from paceline.errors import Problem
+from paceline.errors import ConfigError, Problem
 
 
 def unstudied(config: ExperimentConfig, facts: Mapping[str, Any]) -> list[Problem]:
@@ -42,3 +42,21 @@ def unstudied(config: ExperimentConfig, facts: Mapping[str, Any]) -> list[Proble
         ),
     )
     return [Problem("not-studied", reason, key, hint=hint) for is_wrong, key, reason, hint in wrong if is_wrong]
+
+
+def check_sizes(sizes: Iterable[int], build: Callable[[int], object]) -> None:
+    """Check that the config with each batch size is valid.
+
+    Args:
+        build: builds the config for a batch size.
+
+    Raises:
+        ConfigError: one is not; the place is `scale.batch_sizes`.
+    """
+    for size in sizes:
+        try:
+            build(size)
+        except ConfigError as error:
+            reason = f"a batch of {size:,} cannot be trained: {error.problems[0].reason}"
+            hint = "name sizes that workers, micro-batches and accumulation divide"
+            raise ConfigError([Problem("not-studied", reason, "scale.batch_sizes", hint=hint)]) from error

@@ -12,7 +12,7 @@ to `looks` fixed beforehand. The chance of a false recommendation is divided amo
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import exp, hypot, log, sqrt
+from math import ceil, exp, hypot, log, sqrt
 from statistics import fmean, geometric_mean, stdev
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from paceline.batch_scaling.critical_batch import refined
 from paceline.batch_scaling.findings import ScaleFindings, Verification
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
+from paceline.batch_scaling.texts import corrected_text
 from paceline.cluster.listener import Stages
 
 LEVELS = (0.04, 0.01)
@@ -197,8 +198,8 @@ def _compared(
             break
     if not reason and speedup.log_ratio > 0:
         reason = "more seeds (scale.seeds) may show it"
-    low, high = interval
-    figure = f"{speedup.estimate:.2f}x as fast (corrected CI {low:.2f}-{high:.2f}) over {speedup.freedom + 1} seeds"
+    ends = corrected_text(speedup.estimate, *interval)
+    figure = f"{speedup.estimate:.2f}x as fast ({ends}) over {speedup.freedom + 1} seeds"
     jobs.notes.append(
         f"{other.candidate.text} is not recommended: {figure}, which does not show that it is faster"
         f"{f'; {reason}' if reason else ''}"
@@ -214,7 +215,7 @@ def _train_further(
     seconds = max(own.longest_seconds, other.longest_seconds, found.own_seconds or 0.0)
     needed = 2 * len(missing) * seconds
     if missing and not jobs.clock.has(needed):
-        return f"further seeds would take some {needed:.0f} s (scale.budget_seconds)"
+        return f"further seeds would take some {ceil(needed)} s (scale.budget_seconds)"
     for seed in missing:
         for trained, text in ((own, "the config as it is"), (other, other.candidate.text)):
             _train(plan, jobs, found, trained, seed)

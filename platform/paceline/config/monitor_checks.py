@@ -61,7 +61,7 @@ def _compared_by(config: ExperimentSchema, names: list[str]) -> Iterator[tuple[s
 
 
 def _compared(config: ExperimentSchema) -> Iterator[tuple[str, str]]:
-    """Yield key and name of the metrics that a sweep and a tune-up compare."""
+    """Yield key and name of the metrics that a sweep, a tune-up and a scale study compare."""
     if not all(type(callback).__module__.startswith("paceline.callbacks.") for callback in config.callbacks):
         return  # a custom callback may log what it likes
     if config.sweep is not None and not any(axis.partition(".")[0] in CHOOSE_METRICS for axis in config.sweep.space):
@@ -69,6 +69,8 @@ def _compared(config: ExperimentSchema) -> Iterator[tuple[str, str]]:
         yield from ((f"sweep.constraints.{metric}", metric) for metric in config.sweep.constraints or ())
     if config.tuneup is not None and config.tuneup.metric is not None:
         yield "tuneup.metric", config.tuneup.metric
+    if config.scale is not None:
+        yield from (("scale.target", metric) for metric in config.scale.target or ())
 
 
 def can_be_reported(monitor: str, names: list[str]) -> bool:

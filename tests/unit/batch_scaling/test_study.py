@@ -576,6 +576,34 @@ def test_adascale_is_tried_where_a_step_has_several_gradients() -> None:
     assert not watching.at_batch(64, "adascale").trainer.noise_scale
 
 
+@pytest.mark.parametrize("global_batch_size", [OWN, None])
+def test_micro_batches_stay_where_the_config_gives_their_number_too(global_batch_size: int | None) -> None:
+    data = {"name": "synthetic", "global_batch_size": global_batch_size, "micro_batch_size": OWN // 2}
+    plan = plan_of(data=data, trainer={"epochs": 5, "gradient_accumulation_steps": 2})
+    assert plan.shares(128) == (OWN // 2, 8)
+    branch = plan.branch_config(640, 20, 128, "linear")
+    assert (branch.data.micro_batch_size, branch.trainer.gradient_accumulation_steps) == (OWN // 2, "auto")
+
+
+def test_a_smaller_batch_with_one_gradient_measures_no_noise_scale() -> None:
+    plan = plan_of(data=HALVES, trainer={"epochs": 5, "noise_scale": True}, scale={"batch_sizes": [16, 64]})
+    assert [plan.at_batch(size, "linear").trainer.noise_scale for size in (16, 64)] == [False, True]
+
+
+def test_a_batch_size_that_cannot_be_trained_is_refused_at_its_place() -> None:
+    (problem,) = refused(ConfigError, plan_of, data=HALVES, scale={"batch_sizes": [8]}).problems
+    assert problem.key == "scale.batch_sizes"
+    assert "a batch of 8 " in problem.reason
+
+
+def test_a_study_without_time_for_a_branch_says_so() -> None:
+    clock = Clock(1.0, 0.0, lambda: 2.0)
+    config = config_for(SHORT, {})
+    found = ScaleStudy(config, SimulatedBench(), clock, SilentListener(), Path("nowhere"), True).run()
+    assert "the notes" in found.undecided
+    assert any("scale.budget_seconds" in note for note in found.notes)
+
+
 def test_a_length_in_steps_stays_the_same_in_samples_and_a_warmup_in_steps() -> None:
     plan = plan_of(trainer={"max_steps": 1000}, lr_scheduler={"name": "cosine", "warmup_steps": 100})
     changed = plan.at_batch(256, "linear")

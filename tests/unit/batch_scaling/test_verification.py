@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from paceline.batch_scaling.findings import Verification
+from paceline.batch_scaling.texts import corrected_text
 from paceline.batch_scaling.verification import LOOK_SHARES, Speedup, looks, speedup_of
 
 
@@ -24,6 +25,11 @@ def test_what_trainings_with_one_seed_have_in_common_is_no_uncertainty() -> None
     found = speedup_of(own, Verification((64,), (6_000, 12_000, 9_100), (0.01,)), resolution=1.0)
     assert found.estimate == pytest.approx(4 / 3, rel=0.01)
     assert found.lower_limit(0.001) > 1.1
+
+
+@pytest.mark.parametrize(("high", "text"), [(2.2, "2.20"), (7e27, "no limit")])
+def test_an_interval_that_says_nothing_has_no_upper_end(high: float, text: str) -> None:
+    assert corrected_text(4.5, 0.0, high) == f"corrected CI 0.00-{text}"
 
 
 def test_more_seeds_would_show_the_same_more_surely() -> None:

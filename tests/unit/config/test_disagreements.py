@@ -85,6 +85,7 @@ DISAGREEMENTS = [
     ("sweep: {metric: accuracy, space: {seed: [1, 2]}}\n", "no-such-metric", "sweep.metric"),
     ("sweep: {metric: [train/loss, val/f1], space: {seed: [1, 2]}}\n", "no-such-metric", "sweep.metric"),
     ("tuneup: {metric: val/acuracy}\n", "no-such-metric", "tuneup.metric"),
+    ("scale: {target: {val/acuracy: 0.9}}\n", "no-such-metric", "scale.target"),
     *((text, "batch", key) for text, key in BATCH_SIZES),
     *((text, "contradiction", key) for text, key in CONTRADICTIONS),
     (OWN_TASK + "checkpoint: {monitor: val_acc}\n", "no-such-metric", "checkpoint.monitor"),
