@@ -52,8 +52,7 @@ QUALITY_SHARE = 0.8
 CONFIRMATION_SHARE = 0.45
 """Share of the budget that is reserved for builds in fresh processes."""
 MEMORY_SECONDS = 5 * PROCESS_SECONDS
-"""Seconds reserved to measure the memory of the baseline and of the recommended config, and to predict that of the
-others; at most the share `MEMORY_SHARE` of the budget."""
+"""Seconds reserved to measure and to predict memory; at most the share `MEMORY_SHARE` of the budget."""
 MEMORY_SHARE = 0.15
 NO_TIME_TO_CONFIRM = (
     "what looked faster in the screening is not recommended: there was no time to confirm it (tuneup.budget_seconds)"
@@ -298,10 +297,11 @@ class TuneupCourse:
         """Measure the techniques that there was no time for. The trainings took less than the reserved time, since the
         recommended config trains faster. Techniques that keep the numerics may still be added to it."""
         self._watcher.stage("measuring what there was no time for")
-        self._screening.run(
-            [self._screened[technique.name] for technique in tried if not self._screened[technique.name].benchmarks],
-            share=0.5,
-        )
+        waiting = [pair for technique in tried if not (pair := self._screened[technique.name]).benchmarks]
+        self._screening.run(waiting, share=0.5)
+        if not any(self._screened[technique.name].benchmarks for technique in tried):
+            self._clock.reserved = self._end_seconds  # there is nothing to confirm
+            self._screening.run(waiting, share=0.5)
         chosen = self._combining.extended(chosen, tried, spoiling)
         self._techniques = self._combining.techniques
         return chosen
@@ -327,8 +327,8 @@ class TuneupCourse:
             self._note("no-time-to-confirm", NO_TIME_TO_CONFIRM)
         else:
             speed = speed_text(together.interval.estimate, ends_of(together.interval))
-            seen = f"{speed} over {counted(together.builds, 'build')}"
-            self._note("not-confirmed", f"all together are {seen}: {NO_GAIN_CONFIRMED}")
+            seen = f"all together are {speed} over {counted(together.builds, 'build')}"
+            self._note("not-confirmed", f"{seen}: {NO_GAIN_CONFIRMED}")
 
     def _split_recommended(self, chosen: Sequence[Technique]) -> None:
         """Split the step time of the recommended config, if that leaves time to measure its memory and to predict
@@ -344,10 +344,10 @@ class TuneupCourse:
         self._watcher.stage("measuring the memory")
         met = [technique for technique in techniques if self._screened[technique.name].pairs]
         met.sort(key=lambda each: (each not in chosen, not each.saves_memory))
-        if not self._peaks.predicted:
+        if met and not self._peaks.predicted:
             self._peaks.predict({technique.name: technique for technique in met}, share=0.5)
             self._note_unpredicted()
-        if not self._peaks.has_time_for(2):
+        if not met or not self._peaks.has_time_for(2):
             return  # the baseline's memory alone tells nothing
         self._peaks.measure(BASELINE, self._config)
         if chosen:

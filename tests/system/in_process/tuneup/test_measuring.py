@@ -307,6 +307,15 @@ def test_techniques_without_time_are_listed() -> None:
     assert "no-time" not in done.notes
 
 
+@pytest.mark.parametrize("budget_seconds", [20.0, 40.0])
+def test_with_too_little_time_to_confirm_anything_the_techniques_are_screened(budget_seconds: float) -> None:
+    done = tuned(config=planted_config(budget_seconds))
+    assert sum(technique.pairs > 0 for technique in done.findings.techniques) > 3
+    assert done.findings.recommended == {}
+    assert done.bench.done["memory"] == 0, "there is nothing to compare the baseline's with"
+    assert done.clock.now <= budget_seconds
+
+
 def test_a_budget_that_decides_little_is_warned_of_before_the_screening() -> None:
     short = tuned(config=planted_config(60.0))
     warning = short.listener.warnings["short-budget"]
