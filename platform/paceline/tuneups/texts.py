@@ -156,7 +156,8 @@ def without_gain(found: Findings) -> str:
         return "; ".join(["nothing is recommended", *told])
     if all(technique.verdict == "not applicable" for technique in found.techniques):
         return "nothing was measured; give tuneup.budget_seconds more if there was no time for it"
-    words = [(word, [each.name for each in found.techniques if verdict_text(each) == word]) for word in OPEN]
+    asked = [each for each in found.techniques if each.reason not in (SKIPPED, NOT_AMONG)]
+    words = [(word, [each.name for each in asked if verdict_text(each) == word]) for word in OPEN]
     if left := [f"{word}: {', '.join(names)}" for word, names in words if names]:
         return "; ".join(["nothing is recommended", *left])
     return "nothing was found to help"

@@ -154,6 +154,8 @@ def test_nothing_helps_only_where_each_technique_is_decided() -> None:
     assert told(idle) == "nothing was found to help"
     assert re.findall("wide|late|idle", told(idle, wide, late)) == ["wide", "late"]
     assert re.findall("late", told(idle, late)) == ["late"]
+    left_out = TechniqueResult("left-out", {}, "not applicable", NOT_AMONG)
+    assert told(idle, left_out) == "nothing was found to help"
 
 
 # The answer
