@@ -136,7 +136,7 @@ def test_steps_of_two_workers_are_measured_too(home: Path) -> None:
     [
         ("val/loss=1e-9", "target-not-reached"),
         ("val/loss=9", "target-at-once"),
-        ("val/nonsense=1", "target-unknown"),
+        ("nonsense=1", "target-unknown"),
     ],
 )
 def test_a_bad_target_is_answered_in_words(home: Path, target: str, code: str) -> None:
@@ -145,7 +145,7 @@ def test_a_bad_target_is_answered_in_words(home: Path, target: str, code: str) -
     assert f"[{code}]" in ended.err
 
 
-@pytest.mark.parametrize("target", ["val/loss", "=1", "val/loss=low"])
+@pytest.mark.parametrize("target", ["val/loss", "=1", "val/loss=low", "val/nonsense=1"])
 def test_a_target_that_is_none_is_refused(home: Path, target: str) -> None:
     assert run_in_process(home, "scale", "blobs.yaml", "--target", target).code == 2
     assert not (home / "runs").exists()

@@ -520,7 +520,7 @@ def test_without_a_target_it_is_the_loss_after_most_of_the_training() -> None:
     [
         (SimulatedBench(), {"target": {"val/accuracy": 0.99}}, "target-not-reached"),
         (SimulatedBench(), {"target": {"val/accuracy": 0.01}}, "target-at-once"),
-        (SimulatedBench(), {"target": {"val/f1": 0.9}}, "target-unknown"),
+        (SimulatedBench(), {"target": {"f1": 0.9}}, "target-unknown"),
         (SimulatedBench(diverges=True), {}, "baseline-diverged"),
     ],
 )
