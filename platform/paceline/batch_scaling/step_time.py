@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+RIDGE = 1e-7
+"""Weight of coefficients of zero, relative to the data: too small to change a fit that is unique."""
+
 
 @dataclass(frozen=True)
 class MeasuredStep:
@@ -65,7 +68,11 @@ def fit_step_time(measured: Sequence[MeasuredStep]) -> StepTimeModel:
         for each in measured
     ]
     seconds = np.asarray([each.seconds for each in measured])
-    coefficients, _ = nnls(np.asarray(rows) / seconds[:, None], np.ones(len(measured)))
+    design = np.asarray(rows) / seconds[:, None]
+    # where all micro-batches have one size, a and b cannot be told apart: the ridge makes the solution unique
+    ridge = RIDGE * float(np.linalg.norm(design)) * np.eye(design.shape[1])
+    target = np.concatenate([np.ones(len(measured)), np.zeros(len(ridge))])
+    coefficients, _ = nnls(np.concatenate([design, ridge]), target)
     fixed, sample, exchange = map(float, coefficients)
     return StepTimeModel(fixed, sample, exchange, len({each.workers for each in measured}) > 1)
 

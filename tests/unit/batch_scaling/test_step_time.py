@@ -25,6 +25,12 @@ def test_what_was_not_observed_is_said() -> None:
     assert found.seconds(64, 1, 1) == pytest.approx(TRUE.seconds(64, 1, 1))
 
 
+def test_micro_batches_of_one_size_predict_steps_with_more_of_them() -> None:
+    """The time of a micro-batch cannot be told apart from that of its samples then (scipy 1.13 raised an error)."""
+    found = fit_step_time(measured((16, 2, 1), (16, 4, 1), (16, 8, 1)))
+    assert found.seconds(16, 16, 1) == pytest.approx(TRUE.seconds(16, 16, 1))
+
+
 def test_no_coefficient_is_negative() -> None:
     steps = [MeasuredStep(8, 1, 1, 0.010), MeasuredStep(16, 1, 1, 0.0101), MeasuredStep(32, 1, 1, 0.0099)]
     found = fit_step_time(steps)
