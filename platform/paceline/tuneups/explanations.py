@@ -58,7 +58,9 @@ def _without_verdict(technique: TechniqueResult) -> str:
         return NO_DIFFERENCE if technique.builds else UNSEEN
     if needed := technique.builds_needed:
         return f"{UNDECIDED} after {technique.builds} builds; some {needed} in all would do"
-    return f"undecided after {technique.builds} builds, which differ too much" if technique.builds > 2 else UNDECIDED
+    if technique.builds < LOOKS[0]:
+        return UNDECIDED
+    return f"undecided after {technique.builds} builds, which differ too much"
 
 
 def shown_techniques(findings: Findings) -> list[TechniqueResult]:
