@@ -129,7 +129,7 @@ def raw(work: Work, address: str, folder: Path, rank: int) -> None:
     model = config.model.build()
     trained = DistributedDataParallel(model)
     rate = config.optimizer.scaled_lr(config.data.global_batch_size)
-    optimizer = config.optimizer.build(model.parameters(), rate, config.optimizer.wants_fused("cpu", True))
+    optimizer = config.optimizer.build(dict(model.named_parameters()), rate, config.optimizer.wants_fused("cpu", True))
     batches, factor = _batches(config, rank)
     losses = []
     for step, (images, targets) in zip(range(work.total_steps), batches, strict=False):
