@@ -132,7 +132,7 @@ class Fresh:
 
 
 def trained_afresh(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds: int) -> list[Fresh]:
-    """Train changed configs with seeds that the grid has not used."""
+    """Train changed configs with seeds that the grid has not used; equal ones are trained once."""
     configs = [plan.config.with_overrides({**each, "scale": None}) for each in changes]
     places = [(number, size) for number, config in enumerate(configs) for _, size in stages_of(config)]
     one_size = {"data.batch_size_schedule": None}
@@ -144,8 +144,11 @@ def trained_afresh(plan: StudyPlan, changes: Sequence[Mapping[str, Any]], seeds:
         for number, place in enumerate(places)
     }
     first = plan.config.seed + FRESH_FROM
-    found = []
+    found: list[Fresh] = []
     for number, (each, config) in enumerate(zip(changes, configs, strict=True)):
+        if config in configs[:number]:
+            found.append(found[configs.index(config)])
+            continue
         trainings = [trained(plan, each, first + seed) for seed in range(seeds)]
         stages = stages_of(config)
         taken = [training.reached or plan.samples for training in trainings]
@@ -258,7 +261,9 @@ def measure_grid(
     ]
     seconds = {cell.size: cell.median * cell.sample_seconds for cell in cells if cell.median is not None}
     best = min((cell for cell in cells if cell.size in seconds), key=lambda cell: seconds[cell.size])
-    settings = [found.recommended, cell_overrides(plan, best.size, best.rule), {}]
+    # the config's own batch is the same with each rule
+    best_changes = {} if best.size == own else cell_overrides(plan, best.size, best.rule)
+    settings = [found.recommended, best_changes, {}]
     recommended_fresh, best_fresh, own_fresh = trained_afresh(plan, settings, fresh)
     slower = _ratio_by_seed(recommended_fresh.seconds, best_fresh.seconds)
     fewer = _ratio_by_seed(recommended_fresh.steps, own_fresh.steps)
