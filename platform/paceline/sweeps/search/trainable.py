@@ -115,7 +115,9 @@ class TrialTrainable(tune.Trainable):  # type: ignore[misc]
         # schedulers look for the metric in each result, and leave out what is not a number
         missing = dict.fromkeys((*self._sweep.metrics, self._sweep.budget_unit), math.nan)
         missing[self._sweep.budget_unit] = 0.0
-        return {**missing, **report.values, STATE: report.state, STEP_DONE: report.is_over}
+        # Tune keeps averages of each number of each trial, tens of kilobytes in all
+        values = {name: report.values.get(name, value) for name, value in missing.items()}
+        return {**values, STATE: report.state, STEP_DONE: report.is_over}
 
 
 def _reason(error: ConfigError | EnvironmentFault) -> str:
