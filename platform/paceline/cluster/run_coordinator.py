@@ -72,6 +72,7 @@ class RunCoordinator:
         counting: CostUnits | None = None,
         uploads_in_own_process: bool = False,
         store: RunStore | None = None,
+        is_new: bool = False,
         silence_seconds: float = SILENCE_SECONDS,
     ) -> None:
         """Open the run's record in `folder`.
@@ -81,6 +82,7 @@ class RunCoordinator:
             counting: units of the run's cost; None: it is counted elsewhere.
             uploads_in_own_process: True if this process trains, so that another one sends to MLflow.
             store: place of the run, if that is in an object store.
+            is_new: True if the run was never begun before, see `RunRecorder`.
             silence_seconds: seconds without a heartbeat after which the watcher is warned about a rank.
 
         Raises:
@@ -89,7 +91,7 @@ class RunCoordinator:
         self._folder = folder
         self._heartbeats = Heartbeats(silence_seconds)
         self._store = store
-        self._recorder = RunRecorder(folder, record, uploads_in_own_process)
+        self._recorder = RunRecorder(folder, record, uploads_in_own_process, is_new)
         self._outcome = read_outcome(folder)  # this coordinator may be one that died and was started again
         self._workers: list[bytes] = []
         self._dismissed = False

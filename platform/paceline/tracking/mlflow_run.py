@@ -43,16 +43,20 @@ class MlflowRun:
             self._tags[metrics.CHANGED_PARAMS] = "\n".join(changed)[:TAG_LENGTH]
 
     @classmethod
-    def open(cls, record: RunRecord, connection: Connection, parent_id: str | None = None) -> "MlflowRun":
+    def open(
+        cls, record: RunRecord, connection: Connection, parent_id: str | None = None, is_new: bool = False
+    ) -> "MlflowRun":
         """Find or create experiment and run. Its params, and what tags are not there yet, go with the first `log`.
 
         Args:
             parent_id: MLflow's id of the parent run.
+            is_new: True if the run cannot be there yet.
         """
         tags = dict(record.tags)
         if parent_id is not None:
             tags[metrics.PARENT_RUN] = parent_id
-        found = connection.find(record, record.run_id) or _create(record, connection, tags)
+        found = None if is_new else connection.find(record, record.run_id)
+        found = found or _create(record, connection, tags)
         connection.note(record, str(found.info.run_id))
         return cls(record, connection, found, tags)
 

@@ -47,7 +47,10 @@ class FolderTrouble(OSError):
 class MlflowUploader:
     """Sends what the journal holds, and adds nothing to it; all methods with an underscore run in its thread."""
 
-    def __init__(self, folder: Path, record: RunRecord, journal: Journal) -> None:
+    def __init__(self, folder: Path, record: RunRecord, journal: Journal, is_new: bool = False) -> None:
+        """Args:
+        is_new: True if nothing can have been sent before, so that the run need not be looked for.
+        """
         self._folder = folder
         self._record = record
         self._journal = journal
@@ -61,6 +64,8 @@ class MlflowUploader:
         """True if the journal holds more than the run's object store has."""
         self._is_stored = stored_bytes(folder) is not None
         """True if the run is in an object store."""
+        self._is_new = is_new and not self._is_stored and not (folder / CURSOR_FILE).exists()
+        """True until it is attempted to create the run; in an object store, another machine may have done so."""
         self._uploads = ArtifactUploads(folder, self._save_cursor, self._note_refused)
         self._backoff = Backoff()
         self._error: str | None = None
@@ -290,7 +295,8 @@ class MlflowUploader:
             mlflow_database.finish_creating(creation, self._abandoned)
         self._connection = shared(self._record.uri)
         parent_id = self._connection.await_parent(self._record, self._abandoned) if self._record.parent else None
-        remote = MlflowRun.open(self._record, self._connection, parent_id)
+        is_new, self._is_new = self._is_new, False
+        remote = MlflowRun.open(self._record, self._connection, parent_id, is_new)
         self._connection.set_views(self._record)
         if remote.run_id != self._cursor.run_id:  # another store, or the run was deleted: it gets everything
             self._replace_cursor(UploadCursor(remote.run_id, remote.experiment_id))

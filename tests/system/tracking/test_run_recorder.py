@@ -19,9 +19,11 @@ from paceline.tracking import backoff, metrics, mlflow_run, mlflow_uploader
 from paceline.tracking import run_recorder as module
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
+from paceline.tracking.mlflow_connection import Connection
 from paceline.tracking.mlflow_probe import cause_text, silence_of
 from paceline.tracking.mlflow_run import MlflowRun
 from paceline.tracking.mlflow_uploader import sync
+from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder, has_ended
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, unsent
 from support.logged import Logged
@@ -97,6 +99,56 @@ def test_runs_of_one_name_are_told_apart_and_have_their_status_with_its_reason(
     assert (run.info.run_name, run.data.tags[metrics.NAME]) == (shown, name)
     assert (run.info.status, run.data.tags.get(metrics.STATUS_REASON)) == (status, reason)
     assert run.info.end_time is not None
+
+
+@pytest.fixture
+def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Ids of the runs that were looked for in MLflow, which reads all runs of the experiment for that."""
+    found: list[str] = []
+    find = Connection.find
+
+    def finds(self: Connection, record: RunRecord, run_id: str) -> Any:
+        found.append(run_id)
+        return find(self, record, run_id)
+
+    monkeypatch.setattr(Connection, "find", finds)
+    return found
+
+
+def test_only_a_run_that_may_be_in_mlflow_is_looked_for(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, searched: list[str]
+) -> None:
+    about = record(sqlite_uri)
+    first = RunRecorder(tmp_path / "run", about, is_new=True)
+    assert run_of(sqlite_uri, first.close("KILLED"))
+    assert searched == []
+    (tmp_path / "run" / CURSOR_FILE).unlink()
+    resumed = RunRecorder(tmp_path / "run", about, is_new=True)  # the folder tells otherwise
+    assert run_of(sqlite_uri, resumed.close("KILLED"))
+    shutil.rmtree(tmp_path / "run")
+    begun_before = RunRecorder(tmp_path / "run", about)
+    assert run_of(sqlite_uri, begun_before.close("FINISHED"))
+    assert searched == [about.run_id] * 2
+    assert len(runs_of(about)) == 1
+
+
+def test_a_run_that_was_created_without_an_answer_is_found_at_the_next_attempt(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, searched: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, created = mlflow_run._create, list[str]()
+
+    def unanswered(*given: Any) -> Any:
+        created.append(create(*given).info.run_id)
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(mlflow_run, "_create", unanswered)
+    about = record(sqlite_uri)
+    recorder = RunRecorder(tmp_path / "run", about, is_new=True)
+    recorder.start_uploading()
+    until(lambda: recorder.report().error)
+    report = recorder.close("FINISHED")
+    assert runs_of(about) == created == [report.run_id]
+    assert searched == [about.run_id]
 
 
 def test_a_resumed_run_continues_in_the_same_mlflow_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:

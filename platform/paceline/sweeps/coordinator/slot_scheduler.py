@@ -85,7 +85,9 @@ class SlotScheduler:
             tracking = Path(spec.folder) / "tracking"
             if spec.store is not None and stored_bytes(tracking) is None:
                 note_stored(tracking, 0)  # or MLflow would be sent what the store does not have
-            coordinator = TrialCoordinator(tracking, spec.record, self._listener(trial.id), store=spec.store)
+            coordinator = TrialCoordinator(
+                tracking, spec.record, self._listener(trial.id), store=spec.store, is_new=not known.attempts
+            )
             coordinator.note_axes(0, trial.params)
             return coordinator
 
