@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from paceline._compat.mlflow import forget_database
 from paceline.errors import EnvironmentFault
@@ -17,7 +17,7 @@ from paceline.redaction import redact
 from paceline.tracking import metrics
 from paceline.tracking.mlflow_probe import probe
 from paceline.tracking.run_record import RunRecord
-from paceline.tracking.tracking_uri import sqlite_file
+from paceline.tracking.tracking_uri import is_http, sqlite_file
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -35,6 +35,9 @@ PARENT_SECONDS = 10.0
 """Time that a run waits for its parent, before that counts as a failure."""
 KEPT_SECONDS = 60.0
 """Time for which a lookup is believed: the store may be replaced by another one."""
+
+DATABASE_THREADS = 5
+"""Threads that may use a database at the same time, see `_InTurns`."""
 
 FileIdentity = tuple[int, int] | None
 """Device and number of a file."""
@@ -63,7 +66,31 @@ def connect(uri: str) -> "MlflowClient":
     import_mlflow()
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    return client if is_http(uri) else cast("MlflowClient", _InTurns(client))
+
+
+class _InTurns:
+    """A client of a database, of which a few threads at a time call methods.
+
+    MLflow's `create_run` holds a connection of SQLAlchemy's pool while it asks for another one. The pool has 15, so
+    that as many threads would wait for each other until it gives up, after 30 s. More threads would not make a database faster.
+    """
+
+    def __init__(self, client: "MlflowClient") -> None:
+        self._client = client
+        self._turns = threading.BoundedSemaphore(DATABASE_THREADS)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if not callable(found):
+            return found
+
+        def in_turn(*args: Any, **kwargs: Any) -> Any:
+            with self._turns:
+                return found(*args, **kwargs)
+
+        return in_turn
 
 
 def is_refused(error: Exception) -> bool:

@@ -151,6 +151,18 @@ def test_a_run_that_was_created_without_an_answer_is_found_at_the_next_attempt(
     assert searched == [about.run_id]
 
 
+def test_more_runs_than_mlflow_has_database_connections_are_created_at_once(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, logged: Logged
+) -> None:
+    abouts = [record(sqlite_uri, run_id=f"at-once-{number}") for number in range(40)]
+    recorders = [RunRecorder(tmp_path / about.run_id, about, is_new=True) for about in abouts]
+    for recorder in recorders:
+        recorder.start_uploading()
+    reports = [recorder.close("FINISHED") for recorder in recorders]
+    assert {(report.unsent, report.error) for report in reports} == {(0, None)}
+    assert not logged.records
+
+
 def test_a_resumed_run_continues_in_the_same_mlflow_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:
     recorder = RunRecorder(tmp_path / "run", record(sqlite_uri, params={"workers": 2, "lr": 0.1}))
     recorder.append(points(1, 4))
