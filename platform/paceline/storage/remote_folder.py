@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline.durable import write_all
 from paceline.private_files import open_private
 from paceline.storage.address import StoreAddress
 from paceline.storage.store_faults import StoreFault, fault_of, is_final, silence
@@ -100,7 +102,7 @@ class RemoteFolder:
 
         def upload(store: Any, place: str) -> None:
             with file.open("rb") as source, store.open_output_stream(f"{place}/{name}") as stream:
-                while chunk := source.read(CHUNK_BYTES):
+                while chunk := _of_this_machine(file, lambda: source.read(CHUNK_BYTES)):
                     stream.write(chunk)
 
         self._try(upload)
@@ -116,10 +118,10 @@ class RemoteFolder:
             try:
                 with (
                     store.open_input_stream(f"{place}/{name}") as source,
-                    open(file, "wb", opener=open_private) as copy,
+                    open(file, "wb", buffering=0, opener=open_private) as copy,
                 ):
                     while chunk := source.read(CHUNK_BYTES):
-                        copy.write(chunk)
+                        _of_this_machine(file, partial(write_all, copy.fileno(), chunk))
             except FileNotFoundError:
                 return False
             return True
@@ -194,12 +196,21 @@ class RemoteFolder:
                 return action(self._opened.store(), self.address.place)
             except (OSError, ValueError) as error:
                 backoff.failed()
-                # a local file's error has a name in it, pyarrow's has none
+                # a local file's error has a name in it, see `_of_this_machine`; pyarrow's has none
                 if isinstance(error, OSError) and error.filename is not None:
                     raise
                 if is_final(error) or time.monotonic() + backoff.wait_seconds >= deadline:
                     raise fault_of(self.address, error) from None
                 time.sleep(backoff.wait_seconds)
+
+
+def _of_this_machine(file: Path, action: Callable[[], Result]) -> Result:
+    """Put the name of a file into an error of reading or writing it, which has none by itself."""
+    try:
+        return action()
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
 
 
 class _Opened:

@@ -43,6 +43,16 @@ def test_files_come_and_go_and_probing_leaves_nothing(remote: RemoteFolder, tmp_
     assert folder.files() == {}
 
 
+def test_a_full_disk_of_this_machine_is_no_fault_of_the_store(remote: RemoteFolder, tmp_path: Path) -> None:
+    remote.write("x", b"one")
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        remote.download("x", full)
+    assert not isinstance(caught.value, EnvironmentFault)
+    assert caught.value.filename == str(full)
+
+
 @pytest.mark.parametrize("limit", [remote_folder.MAX_COPY_BYTES, 2], ids=["by the store", "through this machine"])
 def test_files_are_copied_within_the_store(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(remote_folder, "MAX_COPY_BYTES", limit)
