@@ -63,9 +63,19 @@ def is_store_code(code: str) -> bool:
     return code in _OF_STORE
 
 
+_NAMES = re.compile(r"(?<=[\s(])'[^']*'")
+"""Names of buckets and files in an error of pyarrow's: one may be `authorization`."""
+
+
 def is_final(error: BaseException) -> bool:
     """Return True if another attempt is in vain."""
-    return any(kind.is_final and kind.pattern.search(str(error)) for kind in _KINDS)
+    kind = _kind_of(str(error))
+    return kind is not None and kind.is_final
+
+
+def _kind_of(text: str) -> _Kind | None:
+    text = _NAMES.sub("''", text)
+    return next((kind for kind in _KINDS if kind.pattern.search(text)), None)
 
 
 def fault_of(address: StoreAddress, error: BaseException) -> StoreFault:
@@ -73,10 +83,9 @@ def fault_of(address: StoreAddress, error: BaseException) -> StoreFault:
     if isinstance(error, StoreFault):
         return error
     text = " ".join(str(error).split())
-    for kind in _KINDS:
-        if kind.pattern.search(text):
-            message = f"{address.bare} cannot be used: {kind.reason} ({text[:300]}); {kind.hint}"
-            return StoreFault(message, kind.code, address=address.bare)
+    if kind := _kind_of(text):
+        message = f"{address.bare} cannot be used: {kind.reason} ({text[:300]}); {kind.hint}"
+        return StoreFault(message, kind.code, address=address.bare)
     message = f"{address.bare} cannot be used: {text[:500]}; see whether the store works"
     return StoreFault(message, "store-error", address=address.bare)
 
