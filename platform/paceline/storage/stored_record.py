@@ -96,15 +96,20 @@ class RecordCopy:
         if self._lacks_outcome():
             self._remote.remove(OUTCOME)
             del self._known[OUTCOME]
-        for name in sorted(self._changed(), key=lambda name: (name == JOURNAL_FILE, name)):
+        file = self._folder / JOURNAL_FILE
+        # read before the others, and written after them: the store has each file that its journal names
+        journal = (_stamp(file), file.read_bytes()) if file.exists() else None
+        changed = self._changed()
+        for name in sorted(set(changed) - {JOURNAL_FILE}):
             stamp = _stamp(self._folder / name)
-            data = (self._folder / name).read_bytes()
-            if name == JOURNAL_FILE:
-                data = data[: data.rfind(b"\n") + 1]  # a line may be on its way
-            self._remote.write(name, data)
+            self._remote.write(name, (self._folder / name).read_bytes())
             self._known[name] = stamp
-            if name == JOURNAL_FILE:
-                self._copied_bytes = len(data)
+        if journal is not None and JOURNAL_FILE in changed:
+            stamp, data = journal
+            data = data[: data.rfind(b"\n") + 1]  # a line may be on its way
+            self._remote.write(JOURNAL_FILE, data)
+            self._known[JOURNAL_FILE] = stamp
+            self._copied_bytes = len(data)
 
     def take_over(self, may_be_ahead: bool) -> bool:
         """Have the folder here be as the store's, unless it continues that record; returns True if it does.

@@ -67,6 +67,29 @@ def test_only_what_has_changed_is_copied_and_the_journal_goes_last(
     assert stored_bytes(folder) == (folder / JOURNAL_FILE).stat().st_size
 
 
+def test_a_file_that_comes_during_a_copy_is_not_named_by_the_journal_before_it_is_there(
+    folder: Path, run: RemoteFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note(folder, 1)
+    (folder / "record.json").write_text("{}")
+    copy, write = RecordCopy(run, folder), RemoteFolder.write
+
+    def writes(self: RemoteFolder, name: str, data: bytes) -> None:
+        if name == "record.json":
+            (folder / "artifacts").mkdir()
+            (folder / "artifacts" / "z.txt").write_text("z")
+            note(folder, 2)
+        write(self, name, data)
+
+    monkeypatch.setattr(RemoteFolder, "write", writes)
+    copy.push()
+    assert journal_of(run).count(b"\n") == 1
+    assert copy.is_behind()
+    copy.push()
+    assert journal_of(run) == (folder / JOURNAL_FILE).read_bytes()
+    assert "tracking/artifacts/z.txt" in run.files()
+
+
 def test_the_outcome_of_an_earlier_launch_is_removed(folder: Path, run: RemoteFolder) -> None:
     note(folder, 1)
     (folder / OUTCOME).write_text("{}")
