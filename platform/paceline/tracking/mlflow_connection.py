@@ -74,7 +74,7 @@ class _InTurns:
     """A client of a database, of which a few threads at a time call methods.
 
     MLflow's `create_run` holds a connection of SQLAlchemy's pool while it asks for another one. The pool has 15, so
-    that as many threads would wait for each other until it gives up, after 30 s. More threads would not make a database faster.
+    that as many threads would wait for each other until it gives up, after 30 s. A database is not faster with more.
     """
 
     def __init__(self, client: "MlflowClient") -> None:
