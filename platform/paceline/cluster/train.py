@@ -32,6 +32,7 @@ from paceline.errors import ConfigError, EnvironmentFault
 from paceline.places import default_address
 from paceline.redaction import learn
 from paceline.storage.address import StoreAddress
+from paceline.storage.store_faults import LeaseLost
 from paceline.tracking import metrics as metric_keys
 from paceline.tracking.mlflow_probe import HINT_OF_SILENCE, damage_of, probe
 from paceline.tracking.mlflow_views import RUNS_VIEW, review_url, run_views
@@ -144,6 +145,8 @@ def _train(
         ending, closing = _runner(launch)(launch)
         launch.keep_warnings()
         launch.run.settle(lambda text: launch.listener.event("warning", {"code": "record-not-stored", "message": text}))
+        if launch.run.lost:
+            raise LeaseLost(launch.run.lost, "lease-lost")
         result = _result(launch, ending, closing, time.monotonic() - start)
         result = replace(result, warnings=launch.keep_warnings())
         if on_result is not None:

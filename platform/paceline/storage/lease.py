@@ -108,12 +108,20 @@ class Lease:
         self.require()
 
     def require(self) -> None:
-        """Check that no other launch has taken the lease.
+        """Check that this launch still has the lease.
 
         Raises:
-            LeaseLost: another one works on the name by now.
+            LeaseLost: another one works on the name by now, or has done so and has given the lease back.
         """
-        holder = read_holder(self._home)
+        data = self._home.read(FILE)
+        if data is None:
+            raise LeaseLost(
+                f"the lease on {self._home.address.bare} was removed: another process may have taken over and ended "
+                f"since, if nothing had been heard of this one for {LEASE_SECONDS:g} s; what it has computed since is "
+                "not kept",
+                "lease-lost",
+            )
+        holder = _holder_in(data)
         if holder is not None and holder.launch != self._launch:
             raise LeaseLost(
                 f"{self._home.address.bare} was taken over by process {holder.process} on {holder.host}, since nothing "
@@ -158,8 +166,13 @@ class Lease:
 def read_holder(home: RemoteFolder) -> Holder | None:
     """Return the holder of the lease on a name; None where there is none."""
     data = home.read(FILE)
+    return None if data is None else _holder_in(data)
+
+
+def _holder_in(data: bytes) -> Holder | None:
+    """Return the holder that a lease's file names; None for a damaged file."""
     try:
-        return None if data is None else Holder(**json.loads(data))
+        return Holder(**json.loads(data))
     except (ValueError, TypeError):
         return None
 

@@ -50,7 +50,7 @@ class KeptCopy(Protocol):
 
 
 class RunKeeper:
-    """Thread in the driver that copies the record and renews the lease.
+    """Two threads in the driver: one copies the record, however long that takes, and one renews the lease.
 
     Args:
         run: the run in the store.
@@ -70,7 +70,8 @@ class RunKeeper:
         self._trouble = ""
         self._over = threading.Event()
         self._working = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="store-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._copy_changes, name="store-keeper", daemon=True)
+        self._holder = threading.Thread(target=self._hold, name="lease", daemon=True)
 
     @property
     def lost(self) -> str:
@@ -80,6 +81,7 @@ class RunKeeper:
     def start(self) -> None:
         """Begin to copy and to hold the lease."""
         self._thread.start()
+        self._holder.start()
 
     def settle(self, tell: Tell) -> None:
         """Copy the whole record of the ended run, then its status. Reports a failure to copy."""
@@ -92,22 +94,19 @@ class RunKeeper:
         if not self._trouble:
             self._end(LEAVE_SECONDS)
         self._over.set()
-        with suppress(RuntimeError):
-            self._thread.join(LEAVE_SECONDS)
+        for thread in (self._thread, self._holder):
+            with suppress(RuntimeError):  # it was not started
+                thread.join(LEAVE_SECONDS)
         with suppress(StoreFault):
             Lease(RemoteFolder(self.run.home, 0.0), self.run.launch).release()
 
-    def _run(self) -> None:
-        copied = held = time.monotonic()
+    def _copy_changes(self) -> None:
+        copied = time.monotonic()
         while not self._over.wait(LOOK_SECONDS):
-            now = time.monotonic()
             pause = max(INTERVAL_SECONDS, self._copy.journal_bytes / BYTES_PER_SECOND)
             if self._trouble:
                 pause = AGAIN_SECONDS
-            if now - held >= RENEW_SECONDS:
-                held = now
-                self._attempt(self._hold)
-            if now - copied >= pause:
+            if time.monotonic() - copied >= pause:
                 self._attempt(self._push)
                 copied = time.monotonic()
             elif not self._trouble:
@@ -115,15 +114,23 @@ class RunKeeper:
 
     def _push_wanted(self) -> None:
         if self._copy.is_wanted():
+            self._lease.require()  # this machine may have slept, or been cut off
             self._copy.push_wanted()
 
     def _push(self) -> None:
         if not self._lost and (self._copy.is_wanted() or self._copy.is_behind()):
+            self._lease.require()
             self._copy.push()
 
     def _hold(self) -> None:
-        self._lease.require()
-        self._lease.renew()
+        while not self._lost and not self._over.wait(RENEW_SECONDS):
+            try:
+                self._lease.require()
+                self._lease.renew()
+            except LeaseLost as error:
+                self._lost = self._trouble = error.message
+            except StoreFault:  # is tried again; the other thread reports it
+                continue
 
     def _attempt(self, action: Callable[[], None]) -> None:
         """Run an action, and remember the reason if it fails."""
@@ -132,7 +139,7 @@ class RunKeeper:
                 action()
         except LeaseLost as error:
             self._lost = self._trouble = error.message
-        except (StoreFault, OSError) as error:
+        except Exception as error:  # of any kind: without this thread, nothing would be copied any more
             self._trouble = text_of(error)
         else:
             self._trouble = self._lost

@@ -153,6 +153,14 @@ def test_whoever_was_taken_over_finds_out(remote: RemoteFolder) -> None:
     assert remote.read(leases.FILE) is not None
 
 
+def test_whoever_was_taken_over_finds_out_after_the_other_one_has_ended(remote: RemoteFolder) -> None:
+    lease = Lease(remote, "mine")
+    lease.take(quiet)
+    put(remote)
+    remote.remove(leases.FILE)
+    assert refused(LeaseLost, lease.require).code == "lease-lost"
+
+
 def test_of_two_that_ask_at_once_one_gets_it(remote: RemoteFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = Lease(remote, "mine")
     write = lease.renew

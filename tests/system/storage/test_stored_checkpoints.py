@@ -23,9 +23,15 @@ from support.storage.relay import Relay
 Move = Callable[..., StoredCheckpoints]
 
 
+def held(run: RunStore) -> RunStore:
+    """The run, whose launch has the lease."""
+    Lease(RemoteFolder(run.home), run.launch).renew()
+    return run
+
+
 @pytest.fixture
 def run(remote: RemoteFolder) -> RunStore:
-    return RunStore(str(remote.address.pinned()), "net", "run-1", str(remote.address), "first")
+    return held(RunStore(str(remote.address.pinned()), "net", "run-1", str(remote.address), "first"))
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def elsewhere(run: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def move(machine: str = "second", **changes: object) -> StoredCheckpoints:
         monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / machine))
-        return StoredCheckpoints(replace(run, **changes))  # type: ignore[arg-type]
+        return StoredCheckpoints(held(replace(run, **changes)))  # type: ignore[arg-type]
 
     return move
 
@@ -181,7 +187,7 @@ def test_a_copy_that_did_not_reach_the_store_counts_for_some_launches(
     newest(checkpoints)
     put(checkpoints, 8)
     saved(checkpoints, 16)
-    assert newest(StoredCheckpoints(replace(run, **launch))) == (found, [])
+    assert newest(StoredCheckpoints(held(replace(run, **launch)))) == (found, [])
     assert (checkpoints.folder / "step-16").exists() is (found == "step-16")
     assert (f"step-16/{MANIFEST}" in there(remote)) is (found == "step-16")
 

@@ -23,7 +23,9 @@ GIVER, TAKER = sweep_store().trial("0001"), sweep_store().trial("0002")
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
-    return play_store(tmp_path, monkeypatch)
+    store = play_store(tmp_path, monkeypatch)
+    Lease(RemoteFolder(GIVER.home), GIVER.launch).renew()
+    return store
 
 
 def save(trial: RunStore, step: int, weight: float = 1.0, is_stored: bool = True) -> Path:
