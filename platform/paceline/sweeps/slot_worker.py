@@ -41,8 +41,8 @@ def _run(work: Attempt, base: WorkerSpec, coordinator: Any, ranks: DistContext) 
         ending = reporter.final_report(ending)
     if ranks.is_first or ending["status"] == "failed":
         ask(coordinator.finish.remote(*about, ending))
-    if part.store is not None and ending["status"] == "finished":
-        # or copies of all trials would fill the disk
+    if part.store is not None and ending["status"] != "failed":
+        # or copies of all trials would fill the disk; one that continues brings its newest one back
         shutil.rmtree(part.store.folder / CHECKPOINTS, ignore_errors=True)
 
 

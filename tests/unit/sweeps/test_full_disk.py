@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,23 @@ async def test_sweep_stops_at_once_when_its_own_folder_takes_nothing(
     assert (await sweep.view()).over == REASON
     assert (await sweep.run("0002")).state == "pending"
     assert {taken.trial for taken in sweep.taken} == {"0000", "0001"}
+
+
+@simulated()
+async def test_the_disk_is_looked_at_beside_the_event_loop(
+    sweep: SimulatedSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def probe(folder: Path) -> bool:
+        seen.append(threading.get_ident())
+        return True
+
+    monkeypatch.setattr(sweep.coordinator._scheduler.disk, "_probe", probe)
+    sweep.trainings = {"0000": [finds_disk_full()]}
+    assert (await sweep.run("0000")).state == "pending"
+    assert seen
+    assert threading.get_ident() not in seen
 
 
 @simulated()

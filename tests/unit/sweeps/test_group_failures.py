@@ -195,6 +195,18 @@ async def test_trial_that_tune_gives_up_has_failed(sweep: SimulatedSweep) -> Non
     assert reasons == dict.fromkeys(("0000", "0001"), "its part of the sweep died")
 
 
+@simulated(groups=False)
+async def test_a_group_whose_trial_tune_gives_up_may_hang_and_gets_no_other_one(sweep: SimulatedSweep) -> None:
+    await sweep.begin_at_work("0000")
+    [before] = (await sweep.view()).groups
+    await sweep.coordinator.give_up("0000", "its part of the sweep died")
+    call = await sweep.begin("0001")
+    [after] = (await sweep.view()).groups
+    assert after.generation > before.generation
+    await sweep.serve_once()
+    assert (await call).state == "finished"
+
+
 @pytest.mark.parametrize("has_to_stop", [True, False])
 def test_workers_that_give_no_sign_of_life_lose_their_trial(
     new_sweep: Any, monkeypatch: pytest.MonkeyPatch, has_to_stop: bool

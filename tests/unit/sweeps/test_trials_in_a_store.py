@@ -14,6 +14,7 @@ from paceline.cluster.worker_spec import TrialWorkerSpec
 from paceline.engine.dist_context import DistContext
 from paceline.engine.manifest import MANIFEST
 from paceline.storage.address import RunStore
+from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.storage.stored_checkpoints import StoredCheckpoints
 from paceline.sweeps import slot_worker
@@ -105,6 +106,13 @@ async def test_a_store_that_fails_ends_the_sweep_and_not_the_trial(sweep: Simula
 
 
 @simulated()
+async def test_a_full_disk_of_a_node_leaves_the_trial_and_not_the_sweep(sweep: SimulatedSweep) -> None:
+    sweep.trainings = {"0000": [ends_with("failed", **{**failed("checkpoint-lost"), "kind": "full_disk"})]}
+    assert await sweep.run_all("0000", "0001") == ["pending", "finished"]
+    assert ((await sweep.view()).over, await sweep.warnings()) == ("", ["disk-full"])
+
+
+@simulated()
 async def test_other_failures_are_the_trials_own(sweep: SimulatedSweep) -> None:
     sweep.trainings = {"0000": [ends_with("failed", **failed("weights-mismatch"))], "0001": [ends_with("failed")]}
     assert await sweep.run_all("0000", "0001", "0002") == ["failed", "failed", "finished"]
@@ -133,6 +141,7 @@ def save(trial: RunStore, step: int, content: bytes = b"{}") -> str:
 
 
 def test_a_trial_takes_over_the_checkpoint_of_another_one(store: LocalStore, tmp_path: Path) -> None:
+    Lease(RemoteFolder(SWEEP.home), SWEEP.launch).renew()
     giver, taker = SWEEP.trial("0001"), SWEEP.trial("0002")
     place = save(giver, 8, b'{"of": "the giver"}')
     save(taker, 8)
@@ -158,20 +167,22 @@ def test_a_store_that_is_away_leaves_nobody_anything_to_take_over(store: LocalSt
     trainable_at(FakeActor(), maker(), "0002").load_checkpoint(str(tmp_path))
 
 
-def test_the_checkpoints_of_a_finished_trial_are_in_the_store_alone(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("is_pruned", "status", "step"), [(False, "finished", 2), (True, "stopped", 1)])
+def test_the_checkpoints_of_a_trial_that_was_not_lost_are_in_the_store_alone(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, is_pruned: bool, status: str, step: int
 ) -> None:
+    Lease(RemoteFolder(SWEEP.home), SWEEP.launch).renew()
     monkeypatch.setattr(ray, "wait", lambda answers, timeout: (answers, []))
     spec = maker().make(PlannedTrial("0003", {"optimizer.lr": 0.2}))
     part: TrialWorkerSpec = pickle.loads(spec.worker_spec)
-    answers = {"secure": (0, True), "metrics": True, "may_commit": True, "progress": False}
+    answers = {"secure": (0, True), "metrics": True, "may_commit": True, "progress": is_pruned}
     coordinator, work = FakeActor(**answers), Attempt(1, "0003", 1, pickle.dumps(part), 60.0)
     slot_worker._run(work, maker().base, coordinator, DistContext.current(torch.device("cpu")))
     [(trial_id, attempt, ending)] = coordinator.calls("finish")
-    assert (trial_id, attempt, ending["status"]) == ("0003", 1, "finished"), ending.get("failure")
+    assert (trial_id, attempt, ending["status"]) == ("0003", 1, status), ending.get("failure")
     trial = SWEEP.trial("0003")
     assert spec.store == trial
-    assert ending["checkpoint"] == str(trial.shown_address() / "checkpoints" / "step-2")
-    assert StoredCheckpoints(trial).whole_steps() == [2]
+    assert ending["checkpoint"] == str(trial.shown_address() / "checkpoints" / f"step-{step}")
+    assert StoredCheckpoints(trial).whole_steps() == [step]
     assert list(coordinator.calls("secure")[0]) == ["0003", 1, None]
     assert not (trial.folder / "checkpoints").exists()

@@ -109,8 +109,7 @@ class SweepCoordinator(GroupReports):
     async def give_up(self, trial_id: str, reason: str) -> None:
         """Tune has given up a trial, since its own part of it failed: the trial ends as failed, whatever it does.
 
-        Its workers hear of it with their next sign of life. One that the coordinator does not know is left for a
-        later launch.
+        One that the coordinator does not know is left for a later launch.
         """
         run, known = self._scheduler.runs.get(trial_id), self._recorder.trials.get(trial_id)
         if run is not None:
@@ -132,7 +131,7 @@ class SweepCoordinator(GroupReports):
         if run is not None and not run.has_ended:
             self._scheduler.end(run, "pending", reason)
         if not self._recorder.has_ended(trial_id):
-            self._scheduler.found_disk_full(trial_id, reason)
+            await self._scheduler.found_disk_full(trial_id, reason)
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
 

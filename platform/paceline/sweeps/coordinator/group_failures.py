@@ -6,7 +6,6 @@ import time
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.slot import Slot
 from paceline.sweeps.coordinator.slot_scheduler import SlotScheduler
-from paceline.sweeps.states import TrialState
 
 MAX_LAUNCH_FAILURES = 3
 """Failed starts of worker groups in a row after which the sweep gives up, when no group is at work."""
@@ -127,20 +126,13 @@ def _look_after(scheduler: SlotScheduler, run: RunningTrial) -> bool:
     if run.stopping is not None:
         if now - run.stopping_since > SAVE_SECONDS:
             state, reason = run.stopping
-            _end(scheduler, run, state, f"{reason}; its workers did not stop within {SAVE_SECONDS:.0f} s")
+            told = f"{reason}; its workers did not stop within {SAVE_SECONDS:.0f} s"
+            scheduler.end(run, state, told.removeprefix("; "))
             return True
         return False
     limit = scheduler.rules.trial_seconds
     if limit is not None and min(run.seconds - limit, now - run.begun) > OVERDUE_SECONDS:
         told = f"stopped after {run.seconds:.0f} s, as sweep.stop.trial_seconds says; its workers did not answer"
-        _end(scheduler, run, "pruned", told)
+        scheduler.end(run, "pruned", told)
         return True
     return False
-
-
-def _end(scheduler: SlotScheduler, run: RunningTrial, state: TrialState, reason: str) -> None:
-    slot = scheduler.slot_of(run)
-    assert slot is not None
-    scheduler.end(run, state, reason.removeprefix("; "))
-    if slot.shape is not None:
-        slot.renew(None)

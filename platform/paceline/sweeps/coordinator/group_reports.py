@@ -180,7 +180,7 @@ class GroupReports:
         run.conclude(words.ending)
         self._scheduler.settle(run)
         if run.trial.state == "pending" and words.ending["status"] == "failed":
-            self._scheduler.found_disk_full(trial_id, run.trial.reason)
+            await self._scheduler.found_disk_full(trial_id, run.trial.reason)
         await self._scheduler.notify()
         await self._scheduler.settled()
 
@@ -198,6 +198,8 @@ class GroupReports:
 
 
 def _store_fault(ending: Mapping[str, Any]) -> str:
-    """Return why a trial failed if its store is the reason; else nothing."""
+    """Return why a trial failed if its store is the reason; else nothing. A full disk of its node is none."""
     failure = ending.get("failure", {}) if ending["status"] == "failed" else {}
+    if failure.get("kind") == "full_disk":
+        return ""
     return str(failure["reason"]) if is_store_code(failure.get("problem_code", "")) else ""

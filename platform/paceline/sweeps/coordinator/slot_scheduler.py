@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class SlotScheduler:
             message = f"trial {trial.id} did not begin, it cannot be recorded: {error}"
             self.recorder.report_event("warning", code="trial-not-recorded", message=message)
             if is_full_disk(error):
-                self.found_disk_full(trial.id, f"it cannot be recorded: {error}")
+                await self.found_disk_full(trial.id, f"it cannot be recorded: {error}")
             return None
         if self.recorder.has_ended(trial.id):  # Tune has given it up meanwhile
             return None
@@ -229,9 +230,12 @@ class SlotScheduler:
         self.settle(run)
 
     def end(self, run: RunningTrial, state: TrialState, reason: str) -> None:
-        """End a trial without a word of its workers."""
+        """End a trial without a word of its workers. A group that is at work on it leaves: it may hang."""
+        slot = self.slot_of(run) if run.begun is not None else None
         run.end(state, reason)
         self.settle(run)
+        if slot is not None and slot.shape is not None:
+            slot.renew(None)
 
     def settle(self, run: RunningTrial) -> None:
         """A trial's workers have released it: write down how it stands, and free its slot."""
@@ -256,12 +260,13 @@ class SlotScheduler:
             self.over = self.over or reason
             self._mark_all("pending", reason)
 
-    def found_disk_full(self, trial_id: str, reason: str) -> None:
+    async def found_disk_full(self, trial_id: str, reason: str) -> None:
         """A trial is left for a later launch, since a disk is full. End the sweep if that disk stays full: more trials
         would only be trained in vain."""
         message = f"left for the same command to continue, since a disk is full: {reason}"
         self.recorder.report_event("warning", code="disk-full", trial=trial_id, message=message)
-        if self.disk.was_lacking(reason) and not self.over:
+        look = partial(self.disk.was_lacking, reason)  # writes to the disk, which may be slow
+        if await asyncio.get_running_loop().run_in_executor(self.recorder.threads, look) and not self.over:
             self.fault = self.fault or reason
             self.over = reason
             self._mark_all("pending", reason)
