@@ -133,6 +133,7 @@ class RunRecorder:
         with self._lock:
             if path in self._artifacts and file.is_file() and file.read_bytes() == data:
                 return
+            self._artifacts.discard(path)  # until it is in the journal: else a repeat would count as sent
             write_durably(file, data)
             self._journal.append([("artifact", {"path": str(place)})])
             self._artifacts.add(path)

@@ -32,7 +32,7 @@ from support.sweeps.simulation import ONE, SimulatedSweep, ending, ends_with, fi
 class FakeMlflow:
     """Takes in everything but `unsent` entries; keeps run, status and reason of each record that is closed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, unsent: int = 0) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, unsent: int = 0, error: str | None = None) -> None:
         self.closed: list[tuple[str, str, str | None]] = []
         close = RunRecorder.close
 
@@ -41,7 +41,7 @@ class FakeMlflow:
             return close(recorder, status, reason, *rest, **named)
 
         monkeypatch.setattr(RunRecorder, "close", closes)
-        report = UploadReport("http://page", "1", "run", unsent, None)
+        report = UploadReport("http://page", "1", "run", unsent, error)
         monkeypatch.setattr(MlflowUploader, "start", lambda uploader: None)
         monkeypatch.setattr(MlflowUploader, "finish", lambda uploader, seconds: report)
         monkeypatch.setattr(MlflowUploader, "finish_patiently", lambda uploader, seconds: report)
@@ -62,11 +62,13 @@ def leave_open(sweep: SimulatedSweep, *trials: Trial) -> None:
     log.close()
 
 
-@pytest.mark.parametrize(("unsent", "run_id"), [(0, "run"), (3, "")])
+@pytest.mark.parametrize(
+    ("unsent", "error", "run_id"), [(0, None, "run"), (3, None, ""), (0, "the end could not be recorded", "")]
+)
 def test_record_that_was_never_closed_is_closed(
-    new_sweep: Any, monkeypatch: pytest.MonkeyPatch, unsent: int, run_id: str
+    new_sweep: Any, monkeypatch: pytest.MonkeyPatch, unsent: int, error: str | None, run_id: str
 ) -> None:
-    mlflow = FakeMlflow(monkeypatch, unsent)
+    mlflow = FakeMlflow(monkeypatch, unsent, error)
     leave_open(new_sweep(), ENDED, replace(ENDED, id="0001", mlflow_run_id="known"))
     sweep = new_sweep()
 

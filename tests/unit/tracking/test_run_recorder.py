@@ -17,6 +17,7 @@ from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder, has_ended
 from paceline.tracking.upload_cursor import CURSOR_FILE, MARK, UploadCursor, note_stored, unsent
+from support.cluster.coordinators import no_space
 from support.tracking.recording import DEAD, MakeRecord, as_stored, points
 
 
@@ -101,6 +102,20 @@ def test_a_resumed_run_has_its_changed_params_in_its_own_record(tmp_path: Path) 
     told = [entry.content["tags"] for entry in entries if entry.kind == "tags"]
     changed = [tags[metrics.CHANGED_PARAMS] for tags in told if metrics.CHANGED_PARAMS in tags]
     assert changed == ["trainer.epochs: 6 -> 12"]
+
+
+def test_an_artifact_that_the_journal_did_not_take_is_added_by_the_next_call(
+    tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = RunRecorder(tmp_path, record(DEAD))
+    recorder.add_artifact("report.md", b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", no_space)
+        with pytest.raises(OSError, match="No space left"):
+            recorder.add_artifact("report.md", b"new")
+    recorder.add_artifact("report.md", b"new")
+    entries = [entry for entry in Journal(tmp_path / JOURNAL_FILE).scan() if entry.kind == "artifact"]
+    assert len(entries) == 2
 
 
 def test_an_unchanged_artifact_is_not_sent_again(tmp_path: Path, record: MakeRecord) -> None:

@@ -262,7 +262,8 @@ class SweepRecorder:
 
     def _when_closed(self, trial_id: str) -> Callable[[dict[str, Any]], None]:
         def closed(report: dict[str, Any]) -> None:
-            if report["run_id"] and report["unsent"] == 0:  # otherwise a later launch sends the rest
+            is_whole = not report["unsent"] and not report["error"]
+            if report["run_id"] and is_whole:  # otherwise a later launch sends the rest
                 self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
             if report["error"]:
                 message = f"MLflow does not have all of it: {report['error']}"
