@@ -22,7 +22,7 @@ from paceline.errors import ConfigError, EnvironmentFault, Problem
 from paceline.storage.address import StoreAddress
 from paceline.sweeps.planning.planned_trials import NO_VALUE, PlannedTrials, own_value, section_of, trial_count
 from paceline.sweeps.sweep_folder import EXTENDED, MAY_DIFFER, SWEEPS, SweepFolder
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 
 MAY_DIFFER_WHEN_EXTENDED = (*MAY_DIFFER, "sweep.space", SAMPLES, SEEDS)
 """Keys and sections of which the first ones change no trial, and the last three only add trials."""
@@ -126,11 +126,17 @@ def add_new_keys(folder: Path, config: ExperimentConfig, made: PlannedTrials) ->
     params |= {trial.id: trial.params for trial in made.skipped}
     seed = {"seed": config.seed} if section_of(config).seeds > 1 else {}
     log = SweepLog(folder)
-    for trial in log.history.trials.values():
-        asked = params.get(trial.id, {**trial.params, **seed})
-        if asked.keys() - trial.params.keys():
-            log.trial(replace(trial, params={**asked, **trial.params}))
-    log.close()
+    try:
+        asked = {id: params.get(id, {**trial.params, **seed}) for id, trial in log.history.trials.items()}
+        log.append(
+            [
+                trial_entry(replace(trial, params={**asked[id], **trial.params}))
+                for id, trial in log.history.trials.items()
+                if asked[id].keys() - trial.params.keys()
+            ]
+        )
+    finally:
+        log.close()
 
 
 def _require_same_trials(config: ExperimentConfig, stored: Mapping[str, Any], whole: str) -> SweepConfig:

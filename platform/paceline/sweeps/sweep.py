@@ -39,7 +39,7 @@ from paceline.sweeps.results.record import Closing
 from paceline.sweeps.results.result import SweepResult
 from paceline.sweeps.states import ENDED, NOT_TRAINED
 from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder, claim_sweep
-from paceline.sweeps.sweep_log import SweepLog, read_log
+from paceline.sweeps.sweep_log import SweepLog, read_log, trial_entry
 from paceline.sweeps.trial import Trial
 from paceline.tracking.mlflow_probe import damage_of
 from paceline.tracking.mlflow_views import review_url, sweep_view_id
@@ -220,10 +220,10 @@ def _claim(
 
 def _write_skipped(folder: Path, skipped: Sequence[Trial]) -> None:
     log = SweepLog(folder)
-    for trial in skipped:
-        if trial.id not in log.history.trials:
-            log.trial(trial)
-    log.close()
+    try:
+        log.append([trial_entry(trial) for trial in skipped if trial.id not in log.history.trials])
+    finally:
+        log.close()
 
 
 def _plan_lines(launch: SweepLaunch, intent: Intent) -> list[tuple[str, str]]:
