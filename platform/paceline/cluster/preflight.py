@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paceline.cluster.listener import Events
 from paceline.cluster.placement import Request, Room, asked_text, fits, hint_text, too_small
@@ -16,9 +15,6 @@ from paceline.tracking.tracking_uri import (
     is_sqlite,
     sqlite_file,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
