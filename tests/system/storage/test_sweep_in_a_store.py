@@ -185,7 +185,7 @@ def test_trials_take_over_checkpoints_within_the_store(sweeping: Sweeping, remot
     assert [trial["state"] for trial in result["trials"]] == ["finished"] * 4
     adopted = {place.split("trials/")[1].split("/")[0] for place in relay.seen("PUT .*/checkpoints/ADOPTED")}
     assert adopted
-    rates = {trial["id"]: trial["overrides"]["optimizer.lr"] for trial in result["trials"]}
+    rates = {trial["id"]: trial["params"]["optimizer.lr"] for trial in result["trials"]}
     changed = {id for id, rate in zip(IDS, space["optimizer.lr"], strict=True) if rates[id] != rate}
     assert changed <= adopted
     assert all(24 in whole_steps(remote, id) for id in IDS)
