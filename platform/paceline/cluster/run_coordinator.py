@@ -127,6 +127,10 @@ class RunCoordinator:
         """Begin to send what is recorded; imports MLflow, in a thread, which takes seconds."""
         self._recorder.start_uploading()
 
+    def rest(self) -> None:
+        """Send nothing more before `close`."""
+        self._recorder.rest()
+
     def metrics(self, readings: Sequence[MetricReading]) -> bool:
         """Take readings, in the order of the steps, and record them; see `record`."""
         for reading in readings:

@@ -37,7 +37,9 @@ KEPT_SECONDS = 60.0
 """Time for which a lookup is believed: the store may be replaced by another one."""
 
 DATABASE_THREADS = 5
-"""Threads that may use a database at the same time, see `_InTurns`."""
+"""Threads that may use a database at the same time, see `_LimitedClient`."""
+TURN_SECONDS = 60.0
+"""Time that another thread waits for one of these."""
 
 FileIdentity = tuple[int, int] | None
 """Device and number of a file."""
@@ -67,10 +69,10 @@ def connect(uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-    return client if is_http(uri) else cast("MlflowClient", _InTurns(client))
+    return client if is_http(uri) else cast("MlflowClient", _LimitedClient(client))
 
 
-class _InTurns:
+class _LimitedClient:
     """A client of a database, of which a few threads at a time call methods.
 
     MLflow's `create_run` holds a connection of SQLAlchemy's pool while it asks for another one. The pool has 15, so
@@ -87,8 +89,12 @@ class _InTurns:
             return found
 
         def in_turn(*args: Any, **kwargs: Any) -> Any:
-            with self._turns:
+            if not self._turns.acquire(timeout=TURN_SECONDS):
+                raise TimeoutError(f"the database has not answered {DATABASE_THREADS} others for {TURN_SECONDS:g} s")
+            try:
                 return found(*args, **kwargs)
+            finally:
+                self._turns.release()
 
         return in_turn
 

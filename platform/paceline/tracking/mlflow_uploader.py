@@ -33,6 +33,8 @@ from paceline.tracking.upload_cursor import (
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 1.0
+FIRST_SECONDS = 1.0
+"""Time that a trial of a sweep has before it is first sent: one that has ended by then is sent at once, as a whole."""
 POLL_SECONDS = 0.1
 ENTRIES_PER_BATCH = 1000
 """Most points of one of MLflow's requests."""
@@ -74,6 +76,7 @@ class MlflowUploader:
         """Entries of the journal that were sent, some of them perhaps again."""
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
+        self._is_resting = False
         self._thread = threading.Thread(target=self._run, name="paceline-upload", daemon=True)
         self._predecessor: MlflowUploader | None = None
 
@@ -90,6 +93,10 @@ class MlflowUploader:
             self._error = f"the upload thread could not be started: {error}"
         else:
             _at_work[self._folder] = self
+
+    def rest(self) -> None:
+        """Send nothing more before `finish`: the run has ended, and waits for its turn among others."""
+        self._is_resting = True
 
     def finish(self, timeout_seconds: float) -> UploadReport:
         """Send what is left, wait for it no longer than the timeout, and end the thread."""
@@ -116,6 +123,7 @@ class MlflowUploader:
     def abandon(self) -> None:
         """Send no more, and wait for nothing."""
         self._abandoned.set()
+        self._finishing.set()
 
     def _last_report(self, waited_seconds: float) -> UploadReport:
         report = self.report()
@@ -132,6 +140,8 @@ class MlflowUploader:
     def _run(self) -> None:
         try:
             self._await_predecessor()
+            if self._record.parent:
+                self._finishing.wait(FIRST_SECONDS)
             self._upload_until_finished()
         finally:
             if _at_work.get(self._folder) is self:
@@ -148,6 +158,8 @@ class MlflowUploader:
 
     def _upload_until_finished(self) -> None:
         while not self._abandoned.is_set():
+            if self._is_resting:
+                self._finishing.wait()
             finishing = self._finishing.is_set()
             succeeded = self._attempt()
             if finishing and succeeded and self._waits_for_store:

@@ -188,6 +188,10 @@ class RunRecorder:
         """Start the thread that imports MLflow and sends the journal. Best called once training is under way."""
         self._uploader.start()
 
+    def rest(self) -> None:
+        """Send nothing more before `close`, which is going to be called once others are closed."""
+        self._uploader.rest()
+
     def report(self) -> UploadReport:
         """Return how much MLflow has of the record; at once, whatever MLflow does."""
         return self._uploader.report()

@@ -74,6 +74,9 @@ class UploaderProcess:
             if not self._is_over and not self._is_alive() and not self._backoff.wait_seconds:
                 self._begin()
 
+    def rest(self) -> None:
+        """Do nothing: the process has no others to wait for."""
+
     def finish(self, timeout_seconds: float) -> UploadReport:
         """Send what is left, wait for it no longer than the timeout, and end the process."""
         if self._process is not None or self._trouble is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from paceline.tracking import backoff, metrics, mlflow_run, mlflow_uploader
+from paceline.tracking import backoff, metrics, mlflow_connection, mlflow_run, mlflow_uploader
 from paceline.tracking import run_recorder as module
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -161,6 +161,46 @@ def test_more_runs_than_mlflow_has_database_connections_are_created_at_once(
     reports = [recorder.close("FINISHED") for recorder in recorders]
     assert {(report.unsent, report.error) for report in reports} == {(0, None)}
     assert not logged.records
+
+
+def test_a_trial_that_waits_for_its_turn_to_be_closed_is_sent_as_a_whole(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_uploader, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(mlflow_uploader, "INTERVAL_SECONDS", 0.01)
+    parent = record(sqlite_uri)
+    sweep = RunRecorder(tmp_path / "sweep", parent)
+    sweep.start_uploading()
+    until(lambda: all_sent(sweep))
+    trials = []
+    for number in range(2):
+        about = record(sqlite_uri, run_id=f"{parent.run_id}/{number}", parent=parent.run_id)
+        trials.append(RunRecorder(tmp_path / str(number), about, is_new=True))
+    trials[0].rest()
+    for trial in trials:
+        trial.append(points(1, 3))
+        trial.start_uploading()
+    until(lambda: all_sent(trials[1]))
+    assert trials[0].report().run_id is None
+    reports = [trial.close("FINISHED") for trial in trials]
+    assert {(report.unsent, report.error) for report in reports} == {(0, None)}
+    assert len(runs_of(parent)) == 3
+
+
+def test_a_thread_that_waits_for_the_database_in_vain_says_so(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mlflow_connection, "TURN_SECONDS", 0.05)
+    client: Any = mlflow_connection.connect(sqlite_uri)
+    over = threading.Event()
+    monkeypatch.setattr(client._client, "get_run", lambda run_id: over.wait(60))
+    threads = [threading.Thread(target=client.get_run, args=("1",)) for _ in range(mlflow_connection.DATABASE_THREADS)]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(TimeoutError, match="has not answered"):
+        client.get_run("2")
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert client.get_run("3") is True
 
 
 def test_a_resumed_run_continues_in_the_same_mlflow_run(tmp_path: Path, sqlite_uri: str, record: MakeRecord) -> None:

@@ -1,6 +1,7 @@
 """Opening the records of trials: side by side, once for each, and slots in the order of the calls."""
 
 import asyncio
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from paceline.sweeps.coordinator import slot_scheduler
 from paceline.sweeps.coordinator.running_trial import TrialCoordinator
-from support.sweeps.simulation import SimulatedSweep, simulated
+from support.sweeps.simulation import SimulatedSweep, ends_with, play, simulated
 
 
 class SlowOpening:
@@ -58,3 +59,25 @@ async def test_slots_are_assigned_in_the_order_in_which_trials_were_asked_for(
     opening.release("0000")
     assert [(await call).state for call in calls] == ["finished"] * 3
     assert [each.trial for each in sweep.taken] == ["0000", "0001", "0002"]
+
+
+def test_only_a_trial_that_was_never_begun_is_new_to_mlflow(new_sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    def opens(*given: Any, is_new: bool, **named: Any) -> TrialCoordinator:
+        told.append(is_new)
+        return TrialCoordinator(*given, is_new=is_new, **named)
+
+    monkeypatch.setattr(slot_scheduler, "TrialCoordinator", opens)
+    for state in ("pending", "finished"):
+        sweep = new_sweep()
+        if state == "pending":
+            sweep.trainings = {"0000": [ends_with("failed", reason="no room", kind="full_disk")]}
+
+        async def scene(sweep: SimulatedSweep = sweep, state: str = state) -> None:
+            assert (await sweep.run("0000")).state == state
+            await sweep.close()
+
+        play(sweep, scene)
+        shutil.rmtree(sweep.tracking())
+    assert told == [True, False]

@@ -319,6 +319,7 @@ class RecordCloser:
         self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float, when_closed: Closed
     ) -> None:
         """Close the record of a trial that has run in this launch, after all that is still to be written there."""
+        run.coordinator.rest()  # many may wait for a thread: they must not take turns of those that have one
         self._begin(lambda: run.coordinator.close(status, reason, timeout_seconds), when_closed, run.writes)
 
     def close_anew(self, folder: Path, uri: str, trial: Trial, timeout_seconds: float, when_closed: Closed) -> None:
