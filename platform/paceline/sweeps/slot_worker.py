@@ -39,10 +39,11 @@ def _run(work: Attempt, base: WorkerSpec, coordinator: Any, ranks: DistContext) 
     ending = naming_its_place(run_rank(base.for_trial(part), ranks, reporter or MemoryReporter()))
     if reporter is not None:
         ending = reporter.final_report(ending)
+    has_ended = False
     if ranks.is_first or ending["status"] == "failed":
-        ask(coordinator.finish.remote(*about, ending))
-    if part.store is not None and ending["status"] != "failed":
-        # or copies of all trials would fill the disk; one that continues brings its newest one back
+        has_ended = ask(coordinator.finish.remote(*about, ending))
+    if part.store is not None and (has_ended or ending["status"] == "finished"):
+        # or copies of all trials would fill the disk; one that is paused needs its own again
         shutil.rmtree(part.store.folder / CHECKPOINTS, ignore_errors=True)
 
 

@@ -167,15 +167,19 @@ def test_a_store_that_is_away_leaves_nobody_anything_to_take_over(store: LocalSt
     trainable_at(FakeActor(), maker(), "0002").load_checkpoint(str(tmp_path))
 
 
-@pytest.mark.parametrize(("is_pruned", "status", "step"), [(False, "finished", 2), (True, "stopped", 1)])
-def test_the_checkpoints_of_a_trial_that_was_not_lost_are_in_the_store_alone(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, is_pruned: bool, status: str, step: int
+@pytest.mark.parametrize(
+    ("is_stopped", "has_ended", "status", "step"),
+    [(False, True, "finished", 2), (True, True, "stopped", 1), (True, False, "stopped", 1)],
+    ids=["finished", "pruned", "paused"],
+)
+def test_the_checkpoints_of_a_trial_that_has_ended_are_in_the_store_alone(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, is_stopped: bool, has_ended: bool, status: str, step: int
 ) -> None:
     Lease(RemoteFolder(SWEEP.home), SWEEP.launch).renew()
     monkeypatch.setattr(ray, "wait", lambda answers, timeout: (answers, []))
     spec = maker().make(PlannedTrial("0003", {"optimizer.lr": 0.2}))
     part: TrialWorkerSpec = pickle.loads(spec.worker_spec)
-    answers = {"secure": (0, True), "metrics": True, "may_commit": True, "progress": is_pruned}
+    answers = {"secure": (0, True), "metrics": True, "may_commit": True, "progress": is_stopped, "finish": has_ended}
     coordinator, work = FakeActor(**answers), Attempt(1, "0003", 1, pickle.dumps(part), 60.0)
     slot_worker._run(work, maker().base, coordinator, DistContext.current(torch.device("cpu")))
     [(trial_id, attempt, ending)] = coordinator.calls("finish")
@@ -185,4 +189,4 @@ def test_the_checkpoints_of_a_trial_that_was_not_lost_are_in_the_store_alone(
     assert ending["checkpoint"] == str(trial.shown_address() / "checkpoints" / f"step-{step}")
     assert StoredCheckpoints(trial).whole_steps() == [step]
     assert list(coordinator.calls("secure")[0]) == ["0003", 1, None]
-    assert not (trial.folder / "checkpoints").exists()
+    assert (trial.folder / "checkpoints").exists() is not has_ended

@@ -153,12 +153,19 @@ class GroupReports:
         await self._scheduler.settled()
         return may_continue
 
-    async def finish(self, trial_id: str, attempt: int, ending: Mapping[str, Any]) -> None:
+    async def finish(self, trial_id: str, attempt: int, ending: Mapping[str, Any]) -> bool:
         """Take the end of a trial's training, from rank 0 or from the rank that failed; the first report counts.
 
         Args:
             ending: with what could not be recorded before, see `FinalReport`.
+
+        Returns:
+            True if the trial has ended for good.
         """
+        await self._finish(trial_id, attempt, ending)
+        return self._recorder.has_ended(trial_id)
+
+    async def _finish(self, trial_id: str, attempt: int, ending: Mapping[str, Any]) -> None:
         run = self._running(trial_id, attempt)
         if run is None:
             return
@@ -198,7 +205,7 @@ class GroupReports:
 
 
 def _store_fault(ending: Mapping[str, Any]) -> str:
-    """Return why a trial failed if its store is the reason; else nothing. A full disk of its node is none."""
+    """Return why a trial failed if its store is the reason; else nothing. A full disk of the node does not count."""
     failure = ending.get("failure", {}) if ending["status"] == "failed" else {}
     if failure.get("kind") == "full_disk":
         return ""

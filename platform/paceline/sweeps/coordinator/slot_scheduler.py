@@ -230,7 +230,7 @@ class SlotScheduler:
         self.settle(run)
 
     def end(self, run: RunningTrial, state: TrialState, reason: str) -> None:
-        """End a trial without a word of its workers. A group that is at work on it leaves: it may hang."""
+        """End a trial without a report from its workers, and the group that trains it, since it may hang."""
         slot = self.slot_of(run) if run.begun is not None else None
         run.end(state, reason)
         self.settle(run)
