@@ -145,7 +145,7 @@ def _train(
         ending, closing = _runner(launch)(launch)
         launch.keep_warnings()
         launch.run.settle(lambda text: launch.listener.event("warning", {"code": "record-not-stored", "message": text}))
-        if launch.run.lost:
+        if launch.run.lost and ending["status"] != "failed":
             raise LeaseLost(launch.run.lost, "lease-lost")
         result = _result(launch, ending, closing, time.monotonic() - start)
         result = replace(result, warnings=launch.keep_warnings())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.cluster.run_folder import RunFolder
+from paceline.cluster.run_folder import RunFolder, writable
 from paceline.durable import write_durably
 from paceline.engine.unrecorded import UNRECORDED
 from paceline.errors import EnvironmentFault
@@ -69,7 +69,7 @@ def _sync_run(run: RunStore, uri: str | None, tell: Tell) -> Iterator[SyncReport
         return
     keeper: RunKeeper | None = None
     try:
-        with lease.renewed():
+        with writable(run.folder), lease.renewed():
             keeper = _prepared(run, lease)
         keeper.start()
         yield sync_folder(run.folder, uri, tell)

@@ -117,8 +117,8 @@ class Lease:
         if data is None:
             raise LeaseLost(
                 f"the lease on {self._home.address.bare} was removed: another process may have taken over and ended "
-                f"since, if nothing had been heard of this one for {LEASE_SECONDS:g} s; what it has computed since is "
-                "not kept",
+                f"since, if nothing had been heard of this one for {LEASE_SECONDS:g} s. What this one has computed "
+                "since is not kept; the same command resumes what is in the store",
                 "lease-lost",
             )
         holder = _holder_in(data)

@@ -87,7 +87,8 @@ class RunKeeper:
         """Copy the whole record of the ended run, then its status. Reports a failure to copy."""
         reason = self._end(END_SECONDS)
         if reason:
-            tell(f"the run's record is not all in its store: {reason}; the same command, on this machine, resumes it")
+            hint = "" if self._lost else "; the same command, on this machine, resumes it"
+            tell(f"the run's record is not all in its store: {reason}{hint}")
 
     def release(self) -> None:
         """Release the lease, so that others can use the run's name. Copies the rest first if that takes little time."""
@@ -127,9 +128,11 @@ class RunKeeper:
             try:
                 self._lease.require()
                 self._lease.renew()
+                if self._over.is_set():  # it was released meanwhile
+                    self._lease.release()
             except LeaseLost as error:
                 self._lost = self._trouble = error.message
-            except StoreFault:  # is tried again; the other thread reports it
+            except Exception:  # of any kind: it is tried again, and the other thread reports it
                 continue
 
     def _attempt(self, action: Callable[[], None]) -> None:

@@ -98,18 +98,17 @@ class RecordCopy:
             del self._known[OUTCOME]
         file = self._folder / JOURNAL_FILE
         # read before the others, and written after them: the store has each file that its journal names
-        journal = (_stamp(file), file.read_bytes()) if file.exists() else None
-        changed = self._changed()
-        for name in sorted(set(changed) - {JOURNAL_FILE}):
-            stamp = _stamp(self._folder / name)
+        stamp = _stamp(file)
+        journal = file.read_bytes() if file.exists() and self._known.get(JOURNAL_FILE) != stamp else None
+        for name in sorted(set(self._changed()) - {JOURNAL_FILE}):
+            known = _stamp(self._folder / name)
             self._remote.write(name, (self._folder / name).read_bytes())
-            self._known[name] = stamp
-        if journal is not None and JOURNAL_FILE in changed:
-            stamp, data = journal
-            data = data[: data.rfind(b"\n") + 1]  # a line may be on its way
-            self._remote.write(JOURNAL_FILE, data)
+            self._known[name] = known
+        if journal is not None:
+            journal = journal[: journal.rfind(b"\n") + 1]  # a line may be on its way
+            self._remote.write(JOURNAL_FILE, journal)
             self._known[JOURNAL_FILE] = stamp
-            self._copied_bytes = len(data)
+            self._copied_bytes = len(journal)
 
     def take_over(self, may_be_ahead: bool) -> bool:
         """Have the folder here be as the store's, unless it continues that record; returns True if it does.
