@@ -36,7 +36,7 @@ PARENT_SECONDS = 10.0
 KEPT_SECONDS = 60.0
 """Time for which a lookup is believed: the store may be replaced by another one."""
 
-DATABASE_THREADS = 5
+DATABASE_THREADS = 2
 """Threads that may use a database at the same time, see `_LimitedClient`."""
 TURN_SECONDS = 60.0
 """Time that another thread waits for one of these."""
@@ -76,7 +76,8 @@ class _LimitedClient:
     """A client of a database, of which a few threads at a time call methods.
 
     MLflow's `create_run` holds a connection of SQLAlchemy's pool while it asks for another one. The pool has 15, so
-    that as many threads would wait for each other until it gives up, after 30 s. A database is not faster with more.
+    that as many threads would wait for each other until it gives up, after 30 s. A database is not faster with more,
+    and each one that computes delays the event loop of a sweep's coordinator.
     """
 
     def __init__(self, client: "MlflowClient") -> None:
