@@ -76,6 +76,8 @@ class Journal:
         """True if the file was removed, or replaced, since it was opened; then it was written again."""
         self._on_foreign = on_foreign
         self._descriptor: int | None = None
+        self._removed: int | None = None
+        """The removed file, until what it has is in the new one."""
         self._lock = threading.RLock()
         self._depth = 0
         self._is_locked = False
@@ -112,15 +114,15 @@ class Journal:
             OSError: the file cannot be written to.
         """
         with self._lock:
-            descriptor, removed = self._open(), None
+            descriptor = self._open()
             if not self._depth:
                 if not _is_in_place(descriptor, self.path):
-                    descriptor, removed = self._open_again(), descriptor
+                    descriptor = self._open_again()
                 self._is_locked = _lock(descriptor, fcntl.LOCK_EX)
             self._depth += 1
             try:
-                if removed is not None:
-                    self._restore(descriptor, removed)
+                if self._removed is not None:
+                    self._restore(descriptor, self._removed)
                 if self._depth == 1:
                     self._catch_up(descriptor)
                 yield descriptor
@@ -173,9 +175,10 @@ class Journal:
     def close(self) -> None:
         """Release the file. A later `append` opens it again."""
         with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+            for descriptor in (self._descriptor, self._removed):
+                if descriptor is not None:
+                    os.close(descriptor)
+            self._descriptor = self._removed = None
 
     def _open(self) -> int:
         if self._descriptor is None:
@@ -186,29 +189,41 @@ class Journal:
 
     def _open_again(self) -> int:
         """Open the file that is under the name: nobody will ever read what is added to one that was removed."""
-        removed, self._descriptor = self._descriptor, None
+        old, self._descriptor = self._descriptor, None
+        assert old is not None
         try:
-            return self._open()
+            opened = self._open()
         except OSError:
-            self._descriptor = removed
+            self._descriptor = old
             raise
+        if self._removed is None:
+            self._removed = old
+        else:  # the new file was removed before it had all
+            os.close(old)
+        return opened
 
     def _restore(self, descriptor: int, removed: int) -> None:
-        """Write what the removed file has into the new one, unless another process has done so, and close it."""
-        logger.warning("%s was removed or replaced, and is written again", self.path)
+        """Write what the removed file has into the new one, unless another process has done so, and close it.
+
+        Raises:
+            OSError: the new file does not take it. The removed one is kept for the next attempt.
+        """
+        if not self.was_removed:
+            logger.warning("%s was removed or replaced, and is written again", self.path)
         self.was_removed = True
-        try:
-            if os.fstat(descriptor).st_size:
-                self.size = self.last_sequence = 0  # all that it has is to be read
-                return
+        if os.fstat(descriptor).st_size:
+            self.size = self.last_sequence = 0  # all that it has is to be read
+        else:
             _lock(removed, fcntl.LOCK_EX)  # who has not noticed yet may still append to it
-            offset = 0
-            while data := os.pread(removed, COPY_BYTES, offset):
-                write_all(descriptor, data)
-                offset += len(data)
-            os.fsync(descriptor)
-        finally:
-            os.close(removed)
+            try:
+                _copy(removed, descriptor)
+            except OSError:
+                _lock(removed, fcntl.LOCK_UN)
+                if self._is_locked:  # else it may be another process that writes
+                    os.ftruncate(descriptor, 0)  # or a part would count as the whole
+                raise
+        os.close(removed)
+        self._removed = None
 
     def _catch_up(self, descriptor: int) -> None:
         """Read what has been added since this object last looked, and cut off what a crash has torn."""
@@ -246,6 +261,14 @@ class Journal:
         if not is_count(number) or not isinstance(kind, str) or not self._is_whole(kind, content):
             return None
         return Entry(number, kind, content, end)
+
+
+def _copy(source: int, target: int) -> None:
+    offset = 0
+    while data := os.pread(source, COPY_BYTES, offset):
+        write_all(target, data)
+        offset += len(data)
+    os.fsync(target)
 
 
 def _is_in_place(descriptor: int, path: Path) -> bool:

@@ -33,6 +33,30 @@ def test_entries_come_back_numbered_and_in_order_from_a_file_for_the_owner_alone
     assert stat.S_IMODE(journal.path.stat().st_mode) == 0o600
 
 
+def test_a_removed_file_is_written_again_as_soon_as_there_is_room(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.append(items(1, 2))
+    journal.path.unlink()
+    monkeypatch.setattr("paceline.tracking.journal.COPY_BYTES", 5)
+    for room in (0, 3):
+        written: list[bytes] = []
+
+        def write(descriptor: int, data: bytes, room: int = room, written: list[bytes] = written) -> None:
+            if len(written) == room:
+                fail(errno.ENOSPC)
+            written.append(data)
+            os.write(descriptor, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("paceline.tracking.journal.write_all", write)
+            with pytest.raises(OSError, match="No space"):
+                journal.append(items(3))
+    journal.append(items(3))
+    assert numbers(Journal(journal.path)) == [(1, 1), (2, 2), (3, 3)]
+    journal.close()
+
+
 @pytest.mark.parametrize("torn", [b'{"n":3,"kind":"own","v":3', b"\0\0\0\0", b'{"n":3}\n'])
 def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_append(journal: Journal, torn: bytes) -> None:
     journal.append(items(1, 2))
