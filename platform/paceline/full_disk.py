@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,16 +22,18 @@ def full_disk_error(error: BaseException | None) -> BaseException | None:
 
     Shared memory that is full does not count: it is memory.
     """
+    return next(filter(_means_full_disk, causes(error)), None)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it comes from, each once."""
     left, seen = [error], set[int]()
     while left:
         one = left.pop()
-        if not isinstance(one, BaseException) or id(one) in seen:
-            continue
-        if _means_full_disk(one):
-            return one
-        seen.add(id(one))
-        left += [one.__cause__, one.__context__, getattr(one, "cause", None)]  # Ray's errors have the latter
-    return None
+        if isinstance(one, BaseException) and id(one) not in seen:
+            yield one
+            seen.add(id(one))
+            left += [one.__cause__, one.__context__, getattr(one, "cause", None)]  # Ray's errors have the latter
 
 
 def has_room(folder: Path) -> bool:

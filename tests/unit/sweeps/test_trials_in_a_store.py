@@ -105,6 +105,15 @@ async def test_a_store_that_fails_ends_the_sweep_and_not_the_trial(sweep: Simula
     assert {id: trial.state for id, trial in sweep.history().trials.items()} == {"0000": "pending"}
 
 
+@simulated(groups=False)
+async def test_a_store_that_tune_cannot_use_ends_the_sweep_and_not_the_trial(sweep: SimulatedSweep) -> None:
+    call, _ = await sweep.begin_at_work("0000")
+    await sweep.coordinator.found_store_fault("0000", "the store does not answer")
+    assert (await call).state == "pending"
+    view = await sweep.view()
+    assert view.fault == view.over == "the store does not answer"
+
+
 @simulated()
 async def test_a_full_disk_of_a_node_leaves_the_trial_and_not_the_sweep(sweep: SimulatedSweep) -> None:
     sweep.trainings = {"0000": [ends_with("failed", **{**failed("checkpoint-lost"), "kind": "full_disk"})]}

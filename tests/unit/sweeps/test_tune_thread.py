@@ -19,6 +19,7 @@ from ray.tune.search import SearchGenerator
 from paceline.cluster.preflight import Resources
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import EnvironmentFault
+from paceline.storage.store_faults import StoreFault
 from paceline.sweeps.launch import SlotPlan
 from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.search import tune_thread
@@ -97,6 +98,9 @@ def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert not stopper.stop_all()
 
 
+AWAY = StoreFault("s3://bucket/runs cannot be used: the store does not answer", "store-silent")
+
+
 @pytest.mark.parametrize(
     ("error", "call"),
     [
@@ -105,6 +109,7 @@ def test_thread_ends_early_and_forgets_it(tmp_path: Path, monkeypatch: pytest.Mo
             RayTaskError("save", "OSError", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))).as_instanceof_cause(),
             "found_disk_full",
         ),
+        (RayTaskError("restore", "StoreFault", AWAY).as_instanceof_cause(), "found_store_fault"),
     ],
 )
 def test_trial_that_tune_gives_up_is_reported(error: Exception, call: str, golden: Any) -> None:

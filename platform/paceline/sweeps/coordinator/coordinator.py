@@ -135,6 +135,10 @@ class SweepCoordinator(GroupReports):
         self._scheduler.release_surplus_groups()
         await self._scheduler.notify()
 
+    async def found_store_fault(self, trial_id: str, reason: str) -> None:
+        """Tune's own part of a trial cannot use the sweep's object store: all trials are left for a later launch."""
+        await self._scheduler.found_store_fault(self._scheduler.runs.get(trial_id), reason)
+
     async def end_early(self, reason: str) -> None:
         """The user wants to stop, or a limit is reached: what is running saves its state, and can be resumed."""
         await self._scheduler.stop_all(reason)

@@ -179,9 +179,7 @@ class GroupReports:
         if (slot := self._scheduler.slot_of(run)) is not None:
             self._scheduler.times.turn_to(slot.number, slot.generation, WAITING)
         if self._recorder.store_of(trial_id) is not None and (reason := _store_fault(words.ending)):
-            self._scheduler.end(run, "pending", reason)  # a later launch resumes it from what it has saved
-            self._scheduler.fault = self._scheduler.fault or reason
-            await self._scheduler.stop_all(reason)
+            await self._scheduler.found_store_fault(run, reason)
             await self._scheduler.settled()
             return
         run.conclude(words.ending)

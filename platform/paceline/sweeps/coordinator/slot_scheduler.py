@@ -272,6 +272,18 @@ class SlotScheduler:
             self._mark_all("pending", reason)
             self.release_surplus_groups()
 
+    async def found_store_fault(self, run: RunningTrial | None, reason: str) -> None:
+        """The sweep's object store cannot be used: end the sweep. A later launch resumes all trials from what they have
+        saved.
+
+        Args:
+            run: the trial that has found that out, if it is under way.
+        """
+        if run is not None and not run.has_ended:
+            self.end(run, "pending", reason)
+        self.fault = self.fault or reason
+        await self.stop_all(reason)
+
     def _forget(self, run: RunningTrial) -> None:
         """Keep of a trial that has ended only what is still asked for."""
         self.recorder.last_rungs[run.trial.id] = run.reached

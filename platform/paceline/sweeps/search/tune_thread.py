@@ -12,8 +12,9 @@ from typing import Any
 import ray
 from ray import tune
 
-from paceline.errors import EnvironmentFault, first_line
-from paceline.full_disk import full_disk_error
+from paceline.errors import EnvironmentFault, first_line, text_of
+from paceline.full_disk import causes, full_disk_error
+from paceline.storage.store_faults import LeaseLost, StoreFault
 from paceline.sweeps.launch import SlotPlan, SweepLaunch
 from paceline.sweeps.search.schedulers import build_scheduler
 from paceline.sweeps.search.trainable import STATE, TrialTrainable
@@ -227,6 +228,10 @@ class _Prunings(tune.Callback):  # type: ignore[misc]
             self._coordinator.found_disk_full.remote(
                 id_of(trial.config), f"Ray Tune cannot write its files: {disk_error}"
             )
+            return
+        store_errors = [one for one in causes(error) if isinstance(one, StoreFault | LeaseLost)]
+        if store_errors:  # the last one is that of the store itself, the others are Ray's
+            self._coordinator.found_store_fault.remote(id_of(trial.config), text_of(store_errors[-1]))
             return
         why = f": {first_line(error)}" if error is not None else ""
         self._coordinator.give_up.remote(id_of(trial.config), f"Ray Tune gave up its part of the trial{why}")
