@@ -17,11 +17,12 @@ from paceline.cluster.run_folder import RunFolder
 from paceline.cluster.train import prepare_launch, train
 from paceline.cluster.train_in_process import train_in_process
 from paceline.cluster.train_launch import TrainLaunch, worker_spec
-from paceline.cluster.unfinished_runs import claim_run
+from paceline.cluster.unfinished_runs import ClaimedRun, claim_run
 from paceline.cluster.user_code import with_objects as with_all_objects
 from paceline.config.experiment import validate
 from paceline.errors import ConfigError, EnvironmentFault, RunFailed
 from paceline.runs.reopening import load_run
+from paceline.storage.store_faults import LeaseLost
 from paceline.tasks._classification import Classification
 from paceline.tracking import metrics
 from support.cluster.coordinators import Events, no_space, tags_of
@@ -334,3 +335,13 @@ def test_data_given_as_a_pair_take_no_arguments() -> None:
     changed = with_objects(config(data=own), data=([1, 2], [3]))
     assert changed.data.call() == ([1, 2], [3])
     assert changed.data.global_batch_size == 64
+
+
+def test_a_run_that_another_machine_has_taken_over_is_not_answered(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[Any] = []
+    monkeypatch.setattr(ClaimedRun, "lost", property(lambda run: "it was taken over"))
+    run = small_config(tracking__uri=f"http://{SERVER}", tracking__offline="allow", trainer__max_steps=2)
+    lost = refused(LeaseLost, train, run, listener=Events(), on_result=answered.append)
+    assert (lost.code, answered) == ("lease-lost", [])
+    [file] = (work / "runs").glob("*/*/run.json")
+    assert json.loads(file.read_text())["status"] == "running"
