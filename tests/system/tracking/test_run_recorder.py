@@ -190,11 +190,18 @@ def test_a_trial_that_waits_for_its_turn_to_be_closed_is_sent_as_a_whole(
 def test_a_thread_that_waits_for_the_database_in_vain_says_so(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mlflow_connection, "TURN_SECONDS", 0.05)
     client: Any = mlflow_connection.connect(sqlite_uri)
-    over = threading.Event()
-    monkeypatch.setattr(client._client, "get_run", lambda run_id: over.wait(60))
+    entered, over = threading.Semaphore(0), threading.Event()
+
+    def get_run(run_id: str) -> bool:
+        entered.release()
+        return over.wait(60)
+
+    monkeypatch.setattr(client._client, "get_run", get_run)
     threads = [threading.Thread(target=client.get_run, args=("1",)) for _ in range(mlflow_connection.DATABASE_THREADS)]
     for thread in threads:
         thread.start()
+    for _ in threads:
+        assert entered.acquire(timeout=60)
     with pytest.raises(TimeoutError, match="has not answered"):
         client.get_run("2")
     over.set()
