@@ -16,7 +16,7 @@ from paceline.engine.build_callbacks import named_callbacks, set_up_callbacks
 from paceline.engine.build_checkpointer import build_checkpointer, continue_if_extended, find_newest, resume
 from paceline.engine.build_data import build_data, name_of
 from paceline.engine.build_optimizer import build_optimizer, first_lr, optimizer_text, report_untrained
-from paceline.engine.build_step import build_stages, build_step
+from paceline.engine.build_step import build_stages, build_step, overlapping_pass
 from paceline.engine.build_strategy import build_strategy
 from paceline.engine.build_task import build_task, settle_sizes
 from paceline.engine.checkpoint_files import CheckpointStore
@@ -133,7 +133,8 @@ def build_trainer(
         callbacks.append(rung_stopper)
     all_gpus = config.parallel.strategy == "data_parallel"
     monitor = HostMonitor(ranks, reporter, strategy.own_time, meter, all_gpus, config.tracking.system_metrics)
-    callbacks += [monitor, MetricLogger(state, plan, data, step.metrics, step.running, meter, monitor)]
+    beside = overlapping_pass(step, ranks)
+    callbacks += [monitor, MetricLogger(state, plan, data, step.metrics, step.running, meter, monitor, beside)]
     evaluator = Evaluator(
         state,
         validation_loaders,

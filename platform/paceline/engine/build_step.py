@@ -139,3 +139,13 @@ def may_evaluate_alike(config: ExperimentConfig, strategy: Strategy, sizes: Batc
     all_sizes = [sizes, *stage_sizes(config, strategy.ranks.world_size)]
     least = min(min(each.global_batch_size // world_size, each.micro_batch_size) for each in all_sizes)
     return not strategy.layout.is_spread and least >= 2
+
+
+def overlapping_pass(step: TrainStep | ManualStep, ranks: DistContext) -> LocalForwardBackward | None:
+    """Return the passes beside which the exchange of a log can take place; None if it has to wait for their end.
+
+    On a GPU, whose losses the host does not know before it has waited for them, that would make each log's step slower.
+    """
+    if ranks.device.type != "cpu" or ranks.world_size == 1 or not isinstance(step, TrainStep):
+        return None
+    return step.forward_backward if isinstance(step.forward_backward, LocalForwardBackward) else None

@@ -52,9 +52,23 @@ class DistContext:
 
     def sum_numbers(self, values: Sequence[float]) -> list[float]:
         """Return the sum of each number over all ranks. Every rank must call it with equally many numbers."""
+        return self.begin_sum(values)()
+
+    def begin_sum(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Begin to sum each number over all ranks, and return a function that waits for the sums and returns them.
+
+        Every rank must call it with equally many numbers, in the same order among the other collective operations.
+        """
         if self.world_size == 1:
-            return list(values)
-        return list(self.sum(torch.tensor(values, dtype=torch.float64, device=self.device)).tolist())
+            return lambda: list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        work = dist.all_reduce(tensor, group=self.group, async_op=True)
+
+        def finish() -> list[float]:
+            work.wait()
+            return list(tensor.tolist())
+
+        return finish
 
     def max_numbers(self, values: Sequence[float]) -> list[float]:
         """Return the largest value of each number over all ranks. Every rank must call it with equally many numbers."""

@@ -1,6 +1,6 @@
 """Forward and backward over the micro batches of one optimizer step."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -76,6 +76,8 @@ class LocalForwardBackward:
         self._forward_is_own = forward_is_own
         self.weight_scale: WeightScale | None = None
         """Set where weights are not numbers of samples."""
+        self.before_exchange: Callable[[], None] | None = None
+        """Called before each step's last backward pass, in which gradients are exchanged; the loss is complete then."""
         self._weight_per_sample = 1.0
         self._loss_gradients: dict[tuple[int, float, bool, torch.dtype], torch.Tensor] = {}
 
@@ -96,12 +98,10 @@ class LocalForwardBackward:
             if self._observer is not None:
                 self._observer.end_micro_batch(micro_batch.is_last)
             if micro_batch.counts:
-                self._running.add(output)
                 weights.append(output.weight)
             if micro_batch.is_last:
                 break
             own_time.start()
-        own_time.end_step()
         return StepStats(micro_batch.step_samples, weights, micro_batch.ends_epoch, self._weight_per_sample)
 
     def _pass(self, micro_batch: MicroBatch, batch: Any) -> TaskOutput:
@@ -110,8 +110,13 @@ class LocalForwardBackward:
         loss = self._precision.scale(output.loss_sum)
         if self.weight_scale is not None:
             self._weight_per_sample = self.weight_scale.value(output, micro_batch.ids.numel())
+        if micro_batch.counts:
+            self._running.add(output)
         if micro_batch.is_last:
             self._own_time.stop()  # from here on gradients are exchanged
+            self._own_time.end_step()
+            if self.before_exchange is not None:
+                self.before_exchange()
         self.backward(loss, self._loss_gradient(micro_batch, loss.dtype))
         return output
 

@@ -95,13 +95,13 @@ class Meter:
         self._steps = self._samples = 0
         return values
 
-    def wait_seconds(self, waited_seconds: float) -> float:
-        """Return the seconds waited for data per optimizer step since the last reading.
+    def waited(self, waited_seconds: float) -> float:
+        """Return the seconds waited for data since the last reading.
 
         Args:
             waited_seconds: seconds waited for data since the start.
         """
-        return (waited_seconds - self._waited) / max(self._steps, 1)
+        return waited_seconds - self._waited
 
     def overall_rate(self) -> float:
         """Return the samples per second over the run so far, without the first window (warm-up) if there are more."""

@@ -1,9 +1,11 @@
 """Training metrics: loss, speed, memory and machines, read every `trainer.log_every_n_steps`."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from paceline.callbacks.callback import TrainContext, require_metric_name
 from paceline.engine.data_stream import DataStream
+from paceline.engine.forward_backward import LocalForwardBackward
 from paceline.engine.loop_context import LoopContext, PlannedCallback
 from paceline.engine.meter import Meter
 from paceline.engine.monitoring.host_monitor import HostMonitor
@@ -20,6 +22,8 @@ class MetricLogger(PlannedCallback):
 
     Args:
         step_metrics: returns the metrics of the training step; called on every rank.
+        beside: passes of the step, before the last of which the exchange begins, so that hardly any rank waits for it.
+            None: it begins after the step.
 
     Raises:
         Diverged: the loss is not finite. Raised on all ranks together.
@@ -34,6 +38,7 @@ class MetricLogger(PlannedCallback):
         running: RunningLoss,
         meter: Meter,
         monitor: HostMonitor,
+        beside: LocalForwardBackward | None = None,
     ) -> None:
         self._monitor = monitor
         self._state = state
@@ -42,6 +47,15 @@ class MetricLogger(PlannedCallback):
         self._step_metrics = step_metrics
         self._running = running
         self._meter = meter
+        self._last_step = 0
+        """Step of the log before, or at which training began."""
+        self._beside = beside
+
+    def on_train_start(self, ctx: TrainContext) -> None:
+        """Begin to look for steps that are logged."""
+        self._last_step = self._state.position.step
+        if self._beside is not None:
+            self._beside.before_exchange = self._begin
 
     def on_step_end(self, ctx: TrainContext) -> None:
         """Log, if a log is due."""
@@ -54,9 +68,16 @@ class MetricLogger(PlannedCallback):
             assert isinstance(ctx, LoopContext)
             ctx.log_all(self._meter.overall())
 
+    def _begin(self) -> None:
+        position = self._state.position
+        # the last log of the training has the readings of its end
+        if self._plan.logs_next(position) and position.step + 1 < self._plan.total_steps:
+            self._running.begin_reading(partial(self._readings, position.step + 1))
+
     def _log(self, ctx: TrainContext) -> None:
         state, position = self._state, self._state.position
-        loss, sums = self._running.read_with(self._readings)
+        loss, sums = self._running.read_with(partial(self._readings, position.step))
+        self._last_step = position.step
         divergence = state.precision.check(loss)
         if divergence is not None:
             raise Diverged(
@@ -76,9 +97,9 @@ class MetricLogger(PlannedCallback):
         ctx.log_all(_metrics_of(state.task))
         ctx.report(of_machines)
 
-    def _readings(self) -> list[float]:
-        wait_seconds = self._meter.wait_seconds(self._data.wait_seconds)
-        return self._monitor.readings(wait_seconds, is_last=self._plan.is_over(self._state.position))
+    def _readings(self, step: int) -> list[float]:
+        wait_seconds = self._meter.waited(self._data.wait_seconds) / max(step - self._last_step, 1)
+        return self._monitor.readings(wait_seconds, is_last=step >= self._plan.total_steps)
 
 
 def _metrics_of(task: Task) -> dict[str, float]:

@@ -23,6 +23,8 @@ class RunningLoss:
         """Index of the first loss of the current step."""
         self._totals = [0.0, 0.0]
         """Losses and weights, as far as they have been read from the device."""
+        self._reading: Callable[[], list[float]] | None = None
+        """Ends the exchange that `begin_reading` began."""
 
     def add(self, output: TaskOutput) -> None:
         """Take in one micro batch of the current step."""
@@ -46,7 +48,7 @@ class RunningLoss:
         return self.read_with(tuple)[0]
 
     def read_with(self, beside: Callable[[], Sequence[float]]) -> tuple[float, list[float]]:
-        """The same, in one exchange with other numbers.
+        """The same, in one exchange with other numbers; ends the exchange that has begun, if one has.
 
         Args:
             beside: gives the numbers, as many on all ranks. Called when this rank's device has
@@ -55,10 +57,18 @@ class RunningLoss:
         Returns:
             The loss, and the sums of the numbers over all ranks.
         """
-        self._fold()
-        loss, weight, *sums = self._ranks.sum_numbers([*self._totals, *beside()])
+        if self._reading is None:
+            self.begin_reading(beside)
+        assert self._reading is not None
+        loss, weight, *sums = self._reading()
+        self._reading = None
         self._totals = [0.0, 0.0]
         return (loss / weight if weight else float("nan")), sums
+
+    def begin_reading(self, beside: Callable[[], Sequence[float]]) -> None:
+        """Begin the exchange of `read_with`. All losses that it is to include must have been added before."""
+        self._fold()
+        self._reading = self._ranks.begin_sum([*self._totals, *beside()])
 
     def state_dict(self) -> dict[str, list[list[float]]]:
         """Each rank's totals, for a checkpoint between two readings. Every rank must call it."""

@@ -75,6 +75,8 @@ class Watch:
             put(stack, loader, "start", clock.timed(TRANSFER, loader.start))
             forward = blocked.watched(FORWARD, self._counting_syncs(self._pass.forward))
             put(stack, self._pass, "forward", clock.timed(FORWARD, forward))
+            if self._pass.before_exchange is not None:
+                put(stack, self._pass, "before_exchange", clock.timed(LOGGING, self._pass.before_exchange))
             exposed = Exposed(trainer.model, trainer.dist.device, stack)
             put(stack, self._pass, "backward", self._timed_backward(self._pass.backward, exposed))
             if isinstance(trainer.model, DistributedDataParallel):

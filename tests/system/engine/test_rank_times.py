@@ -125,13 +125,12 @@ def test_memory_is_that_of_the_rank_with_the_most() -> None:
     assert peak - plain_peak > 200 << 20
 
 
-def collectives(ranks: DistContext) -> tuple[dict[int, dict[str, int]], dict[int, dict[str, int]]]:
-    """The collective operations of each log, and all others until the end of each step, by step."""
+def collectives(ranks: DistContext) -> dict[str, dict[int, int]]:
+    """The sums over the ranks in each step: before the backward pass, at the log, and to agree on a stop."""
     config = toy_config(scaling__num_workers=2, trainer__log_every_n_steps=3, trainer__evaluate_every_n_epochs=0)
     trainer = build_trainer(config, ranks, MemoryReporter())
     calls: Counter[str] = Counter()
-    logs: dict[int, dict[str, int]] = {}
-    others: dict[int, dict[str, int]] = {}
+    found: dict[str, dict[int, int]] = {"begin": {}, "log": {}, "agree": {}}
 
     def counting(name: str, function: Any) -> Any:
         def counted(*arguments: Any, **named: Any) -> Any:
@@ -140,12 +139,12 @@ def collectives(ranks: DistContext) -> tuple[dict[int, dict[str, int]], dict[int
 
         return counted
 
-    def into(found: dict[int, dict[str, int]], function: Any) -> Any:
+    def into(place: dict[int, int], function: Any, ahead: int = 0) -> Any:
         def counted(*arguments: Any, **named: Any) -> Any:
-            before = Counter(calls) if found is logs else Counter[str]()
+            before = Counter(calls)
             result = function(*arguments, **named)
-            found[trainer.state.position.step] = dict(calls - before)
-            calls.subtract(calls - before)
+            assert set(calls - before) <= {"all_reduce"}
+            place[trainer.state.position.step + ahead] = (calls - before).total()
             return result
 
         return counted
@@ -153,15 +152,41 @@ def collectives(ranks: DistContext) -> tuple[dict[int, dict[str, int]], dict[int
     for name in ("all_reduce", "all_gather", "broadcast", "all_gather_object", "gather_object", "barrier"):
         setattr(dist, name, counting(name, getattr(dist, name)))
     logger = next(each for each in trainer.callbacks if isinstance(each, MetricLogger))
-    logger._log = into(logs, logger._log)  # type: ignore[method-assign]
-    trainer._agree = into(others, trainer._agree)  # type: ignore[method-assign]
+    logger._begin = into(found["begin"], logger._begin, ahead=1)  # type: ignore[method-assign]
+    logger._log = into(found["log"], logger._log)  # type: ignore[method-assign]
+    trainer._agree = into(found["agree"], trainer._agree)  # type: ignore[method-assign]
     trainer.fit()
-    return logs, others
+    return found
 
 
-def test_a_log_is_one_exchange() -> None:
-    logs, others = run_ranks(collectives, 2)[0]
-    assert logs == {step: {"all_reduce": 1} for step in (3, 6, 9, 12)}
-    assert list(others) == list(range(1, 13))
+def test_a_log_is_one_exchange_which_begins_before_the_backward_pass() -> None:
+    found = run_ranks(collectives, 2)[0]
+    assert found["begin"] == {step: int(step in (3, 6, 9)) for step in range(1, 13)}
+    assert found["log"] == {3: 0, 6: 0, 9: 0, 12: 1}, "the readings of the last log are those of the end"
+    assert list(found["agree"]) == list(range(1, 13))
     # to ask whether to stop is one, now and then
-    assert all(not calls or calls == {"all_reduce": 1} for step, calls in others.items() if 1 < step < 12)
+    assert all(calls <= 1 for step, calls in found["agree"].items() if 1 < step < 12)
+
+
+def losses(ranks: DistContext, overlapped: bool) -> list[tuple[int, float]]:
+    """What is logged of a training with uneven batches, some steps of which one rank has no sample in."""
+    config = toy_config(
+        data__path=lambda: (Points(37), Points(4)),
+        data__global_batch_size=6,
+        data__micro_batch_size=1,
+        scaling__num_workers=2,
+        trainer__log_every_n_steps=2,
+    )
+    reporter = MemoryReporter()
+    trainer = build_trainer(config, ranks, reporter)
+    if not overlapped:
+        logger = next(each for each in trainer.callbacks if isinstance(each, MetricLogger))
+        logger._beside = None
+    trainer.fit()
+    return [(step, values["train/loss"]) for step, values in reporter.points if "train/loss" in values]
+
+
+def test_a_log_has_the_same_losses_when_its_exchange_begins_before_the_backward_pass() -> None:
+    overlapped = run_ranks(losses, 2, True)[0]
+    assert len(overlapped) > 5
+    assert overlapped == run_ranks(losses, 2, False)[0]
