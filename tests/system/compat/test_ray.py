@@ -11,6 +11,8 @@ from unittest.mock import Mock, patch
 import ray
 from ray._private import node, worker
 from ray.job_submission import JobSubmissionClient
+from ray.tune.execution import tune_controller
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
 
 from paceline._compat import ray as compat
@@ -222,6 +224,8 @@ COORDINATORS = "ray.data._internal.cluster_autoscaler.default_autoscaling_coordi
 COORDINATOR = f"{COORDINATORS}.get_or_create_autoscaling_coordinator"
 KUBERAY = "ray.autoscaler._private.kuberay"
 ASHA = "ray.tune.schedulers.AsyncHyperBandScheduler"
+
+
 PBT = "ray.tune.schedulers.PopulationBasedTraining"
 BEHAVIOUR: dict[str, Callable[[], None]] = {
     "ray._private.ray_constants.ENABLE_RAY_CLUSTER": a_private_ray_takes_the_loopback_address,
@@ -261,3 +265,15 @@ class TestRay(ContractTests):
         "ray.train.torch.TorchTrainer._create_default_callbacks",
         "ray.train.v2._internal.execution.context.get_train_context",
     )
+
+
+def test_an_ended_trial_is_forgotten() -> None:
+    trial: Any = Trial("toy", trial_id="7", stub=True)
+    trial.update_last_result({"loss": 1.0, "training_iteration": 1})
+    assert "loss" in trial.run_metadata.metric_analysis
+    assert "loss" in trial.run_metadata.metric_n_steps
+    compat.forget_ended_trial(trial)
+    assert trial.run_metadata.metric_analysis == trial.run_metadata.metric_n_steps == {}
+    controller = Mock(_trials_to_cache={trial}, _trial_metadata={})
+    assert tune_controller.TuneController._get_trial_checkpoints(controller) == {"7": ("", "")}
+    assert trial.last_result["loss"] == 1.0, "schedulers compare it"

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray import tune
 
+from paceline._compat.ray import forget_ended_trial
 from paceline.errors import EnvironmentFault, first_line, text_of
 from paceline.full_disk import causes, full_disk_error
 from paceline.storage.store_faults import LeaseLost, StoreFault
@@ -220,6 +221,7 @@ class _Prunings(tune.Callback):  # type: ignore[misc]
         if last.get(STATE) == "running":
             reason = f"{self._scheduler} ended it at {last.get(self._unit, 0):,.6g} {self._unit}"
             self._coordinator.prune.remote(id_of(trial.config), reason)
+        forget_ended_trial(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         error = trial.get_pickled_error()
