@@ -13,8 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,9 +32,8 @@ from paceline.errors import (
     TrainingError,
     UnusableCode,
 )
-from paceline.process_end import end_process
+from paceline.process_end import end_process, end_with_starter
 
-WATCH_SECONDS = 0.5
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
@@ -150,7 +147,8 @@ def answer(work: Callable[[ExperimentConfig, Any], Any]) -> NoReturn:
     Args:
         work: takes the config and the options; gives plain JSON values.
     """
-    threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
+    # nobody takes the answer once the starter has been killed, and this would compute beside the next process
+    end_with_starter(int(sys.argv[2]))
     leave_behind_in(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -172,13 +170,6 @@ def _read_task() -> tuple[WorkerSpec, Any]:
     except EOFError:  # whoever started it was interrupted before it could say
         sys.exit(1)
     return worker_spec, options
-
-
-def _end_with(starter: int) -> None:
-    """Nobody takes the answer of a process whose starter has been killed, and it would compute beside the next one."""
-    while os.getppid() == starter:
-        time.sleep(WATCH_SECONDS)
-    os._exit(1)
 
 
 def _error_content(error: Exception) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from paceline.process_end import end_with_starter
 from paceline.tracking.backoff import Backoff
 from paceline.tracking.journal import JOURNAL_FILE, Journal, can_lock
 from paceline.tracking.mlflow_uploader import MlflowUploader
@@ -29,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 NICENESS = 10
 """The process that trains has priority."""
-POLL_SECONDS = 0.5
-"""Interval at which the process looks whether the one that trains is gone, should its pipe still be open somewhere."""
 LONGEST_RESTART_SECONDS = 300.0
 """Longest pause before a process that keeps dying is started again: each start costs seconds of a core."""
 FINISH = "finish\n"
@@ -184,7 +183,7 @@ def main(order: Mapping[str, Any]) -> None:
     folder = Path(order["folder"])
     uploader = MlflowUploader(folder, RunRecord.load(folder, order["uri"]), Journal(folder / JOURNAL_FILE))
     uploader.start()
-    threading.Thread(target=_end_with, args=(order["starter"],), daemon=True).start()
+    end_with_starter(order["starter"])  # should the pipe still be open somewhere
     for line in sys.stdin:
         if line == FINISH:
             threading.Thread(target=_finish, args=(uploader,), daemon=True).start()
@@ -194,9 +193,3 @@ def main(order: Mapping[str, Any]) -> None:
 def _finish(uploader: MlflowUploader) -> None:
     uploader.finish(threading.TIMEOUT_MAX)
     os._exit(0)
-
-
-def _end_with(starter: int) -> None:
-    while os.getppid() == starter:
-        time.sleep(POLL_SECONDS)
-    os._exit(1)
