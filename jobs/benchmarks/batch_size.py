@@ -219,9 +219,11 @@ def draw(
         own = [cell for cell in cells if cell.rule == rule]
         places = [(cell.size, cell.median) for cell in own if cell.median is not None]
         missed = [(cell.size, longest * 1.04**number) for cell in own if cell.median is None]
-        curves.append(XYCurve("", places, color))
-        points.append(XYPoints(f"grid, {rule}", places, [""] * len(places), color))
-        points.append(XYPoints(f"{rule}, not reached", missed, [""] * len(missed), color, "^"))
+        if places:
+            curves.append(XYCurve("", places, color))
+            points.append(XYPoints(f"grid, {rule}", places, [""] * len(places), color))
+        if missed:
+            points.append(XYPoints(f"{rule}, not reached", missed, [""] * len(missed), color, "^"))
     sizes = sorted({cell.size for cell in cells})
     axes = XYAxis("global batch size", True, sizes), XYAxis(f"samples to {target}", True)
     marks = [XYMark(f"predicted critical batch size, {critical:,.0f}", critical)]
