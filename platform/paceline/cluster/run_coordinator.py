@@ -318,6 +318,10 @@ class RunCoordinator:
         """Send no more to MLflow, and wait for nothing; unsent entries stay in the journal."""
         self._recorder.abandon()
 
+    def set_aside(self, status: Status, reason: str | None) -> bool:
+        """Record the end of the run, and leave it to `sync` to send it, see `RunRecorder.set_aside`."""
+        return self._recorder.set_aside(status, reason)
+
     def start_counting(self, counting: CostUnits) -> None:
         """Start to count the cost of the run."""
         self._costs = RunCosts(self._folder, counting)

@@ -28,9 +28,9 @@ from paceline.tracking.costs import COST_FILE, Ledger
 from paceline.tracking.journal import JOURNAL_FILE
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_probe import HINT_OF_SILENCE, PROBE_SECONDS, damaged_text, probe
-from paceline.tracking.mlflow_uploader import sync
 from paceline.tracking.run_record import RECORD_FILE, RunRecord, address_of, saved_elsewhere, trial_state_tags
 from paceline.tracking.run_recorder import RunRecorder, append_late, has_ended
+from paceline.tracking.sync import sync
 from paceline.tracking.tracking_uri import is_http, is_sqlite, sqlite_file
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, unsent
 

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,9 @@ from paceline.tracking.costs import Unit, goal_of
 CALLS = 1000
 """Calls that the coordinator takes in at the same time, beside those of each slot that wait at it."""
 CALLS_OF_A_SLOT = 8
+ONE_ARENA = {"env_vars": {"MALLOC_ARENA_MAX": "1"}}
+"""Environment of the coordinator, whose many threads write and send the records of the trials. By default glibc has
+eight arenas for each core, and keeps in each what was freed there."""
 _TUNES_FOLDER = "tune-"
 """Prefix of the folders that Tune writes to; each launch has one of its own."""
 
@@ -52,9 +55,7 @@ def run_on_ray(launch: SweepLaunch) -> Closing:
             from paceline.sweeps.search.tune_thread import require_this_node
 
             require_this_node(plan.slots)
-        with _coordinator_of(launch, plan) as coordinator:
-            launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
-            finish_imports()
+        with _coordinator_of(launch, plan, finish_imports) as coordinator:
             try:
                 closing = _run(launch, plan, coordinator)
                 if closing.fault or any(trial.state == "failed" for trial in closing.trials):
@@ -66,8 +67,12 @@ def run_on_ray(launch: SweepLaunch) -> Closing:
 
 
 @contextmanager
-def _coordinator_of(launch: SweepLaunch, plan: SlotPlan) -> Iterator[Any]:
-    """The coordinator's actor; afterwards nothing of this launch is left, whatever went wrong."""
+def _coordinator_of(launch: SweepLaunch, plan: SlotPlan, finish_imports: Callable[[], None]) -> Iterator[Any]:
+    """The coordinator's actor; afterwards nothing of this launch is left, whatever went wrong.
+
+    Args:
+        finish_imports: is called while the actor starts.
+    """
     import ray
 
     most = CALLS + CALLS_OF_A_SLOT * plan.slots
@@ -79,12 +84,16 @@ def _coordinator_of(launch: SweepLaunch, plan: SlotPlan) -> Iterator[Any]:
         # it takes over slots and trials from the sweep's log, and each call that it has not answered comes again
         max_restarts=-1,
         max_task_retries=-1,
+        runtime_env=ONE_ARENA,
     )
     total = launch.total + len(launch.skipped)
     rules, store = _rules(launch, plan.slots), launch.claimed.store
     coordinator = actor.remote(launch.folder.path, sweep_record(launch), rules, total, launch_id, store)
     try:
-        ray.get(coordinator.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else []))
+        prepared = coordinator.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else [])
+        launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")
+        finish_imports()
+        ray.get(prepared)
         yield coordinator
     except ray.exceptions.RayActorError as error:
         if getattr(error, "actor_init_failed", False):

@@ -12,7 +12,7 @@ from paceline.tracking import metrics, mlflow_database
 from paceline.tracking.artifact_uploads import ArtifactUploads, put_off
 from paceline.tracking.backoff import Backoff
 from paceline.tracking.datasets_and_models import send_extras
-from paceline.tracking.journal import JOURNAL_FILE, Entry, Journal
+from paceline.tracking.journal import Entry, Journal
 from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_connection import Connection, import_mlflow, shared
 from paceline.tracking.mlflow_probe import cause_text, is_silence
@@ -125,6 +125,13 @@ class MlflowUploader:
         self._abandoned.set()
         self._finishing.set()
 
+    def leave(self) -> bool:
+        """Send no more, as `abandon`; returns True if nothing can have been sent, so that MLflow lacks the run."""
+        self.abandon()
+        if self._thread.ident is not None:
+            self._thread.join(POLL_SECONDS)
+        return self._is_new and not self._thread.is_alive()
+
     def _last_report(self, waited_seconds: float) -> UploadReport:
         report = self.report()
         if not self._complete and report.error is None:
@@ -160,6 +167,8 @@ class MlflowUploader:
         while not self._abandoned.is_set():
             if self._is_resting:
                 self._finishing.wait()
+                if self._abandoned.is_set():
+                    return
             finishing = self._finishing.is_set()
             succeeded = self._attempt()
             if finishing and succeeded and self._waits_for_store:
@@ -368,26 +377,6 @@ class MlflowUploader:
         logger.warning("MLflow will not have %d entries, the first is %s", len(refused), refused[0])
         self._cursor.refused = list(dict.fromkeys([*self._cursor.refused, *refused]))[-MOST_REFUSED:]
         self._remote.log([], {metrics.NOT_RECORDED: "\n".join(self._cursor.refused)[:TAG_LENGTH]})
-
-
-def sync(folder: Path, uri: str | None = None, patience_seconds: float = 30.0) -> UploadReport:
-    """Send to MLflow what a run's recorder could not. For a run that is not running any more.
-
-    What MLflow has lost, or another store does not have yet, is sent again; there is nothing that it would have twice.
-
-    Args:
-        folder: the recorder's folder.
-        uri: MLflow's address; by default the one that the run was started with, less its credentials.
-        patience_seconds: how long to wait for MLflow when nothing gets on.
-    """
-    journal = Journal(folder / JOURNAL_FILE)
-    for _ in journal.scan():
-        pass
-    uploader = MlflowUploader(folder, RunRecord.load(folder, uri), journal)
-    uploader.start()
-    report = uploader.finish_patiently(patience_seconds)
-    journal.close()
-    return report
 
 
 _at_work: dict[Path, MlflowUploader] = {}

@@ -224,6 +224,22 @@ class RunRecorder:
         self._journal.close()
         return report if silence is None else replace(report, error=silence)
 
+    def set_aside(self, status: FinalStatus, reason: str | None = None) -> bool:
+        """End the run as `close` does, but leave the rest to a later `sync`, for which nothing stays in memory.
+
+        Returns:
+            True if MLflow lacks the run, for certain.
+
+        Raises:
+            OSError: the disk is full or gone; what is in the journal can be sent all the same.
+        """
+        try:
+            self.conclude(status, reason)
+        finally:
+            is_new = self._uploader.leave()
+            self._journal.close()
+        return is_new
+
     def stop_waiting(self) -> None:
         """Let `close` wait for MLflow no longer, now or later. May be called by a signal's handler."""
         self._hurries = True  # and nothing else: the thread that a handler interrupts may hold any lock

@@ -117,6 +117,11 @@ class UploaderProcess:
             if self._is_complete or time.monotonic() >= deadline:
                 self.abandon()
 
+    def leave(self) -> bool:
+        """End the process at once; returns False, since it may have created the run in MLflow."""
+        self.abandon()
+        return False
+
     def _is_alive(self) -> bool:
         """Return True if there is a process; takes note of one that has ended by itself."""
         with self._lock:

@@ -210,7 +210,7 @@ class SimulatedSweep:
 
     async def until_records_are_closed(self) -> None:
         """Wait until nothing is left to do for the trials that have ended."""
-        await self.until(lambda: not self.coordinator._recorder._closings._tasks)
+        await self.until(lambda: not self.coordinator._recorder._closer._tasks)
 
     async def settle(self) -> None:
         """Let everybody who can go on do so."""
@@ -221,7 +221,7 @@ class SimulatedSweep:
             await self.coordinator._scheduler.all_opened()
             for run in list(self.coordinator._scheduler.runs.values()):
                 await run.writes.settled()
-            await self.coordinator._recorder._closings.finish(1.0)
+            await self.coordinator._recorder._closer.finish(1.0)
 
     async def close(self, seconds: float = 0.05) -> dict[str, Any]:
         """End the sweep, MLflow has so many seconds."""

@@ -8,9 +8,9 @@ from typing import Any
 from paceline.tracking import metrics
 from paceline.tracking.datasets_and_models import CheckpointModel
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.mlflow_uploader import sync
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.sync import sync
 from paceline.tracking.upload_cursor import CURSOR_FILE
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import MakeRecord, client_of

@@ -22,9 +22,9 @@ from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.mlflow_connection import Connection
 from paceline.tracking.mlflow_probe import cause_text, silence_of
 from paceline.tracking.mlflow_run import MlflowRun
-from paceline.tracking.mlflow_uploader import sync
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder, has_ended
+from paceline.tracking.sync import sync
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, unsent
 from support.logged import Logged
 from support.tracking.faulty_proxy import FaultyProxy
@@ -185,6 +185,34 @@ def test_a_trial_that_waits_for_its_turn_to_be_closed_is_sent_as_a_whole(
     reports = [trial.close("FINISHED") for trial in trials]
     assert {(report.unsent, report.error) for report in reports} == {(0, None)}
     assert len(runs_of(parent)) == 3
+
+
+@pytest.mark.parametrize("was_begun", [False, True])
+def test_a_trial_that_is_set_aside_is_sent_later(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, searched: list[str], was_begun: bool
+) -> None:
+    parent = record(sqlite_uri)
+    sweep = RunRecorder(tmp_path / "sweep", parent, is_new=True)
+    sweep.start_uploading()
+    until(lambda: all_sent(sweep))
+    about = record(sqlite_uri, run_id=f"{parent.run_id}/0", parent=parent.run_id, picture=False)
+    trial = RunRecorder(tmp_path / "trial", about, is_new=True)
+    trial.append(points(1, 3))
+    if not was_begun:
+        trial.rest()
+    trial.start_uploading()
+    until(lambda: not was_begun or all_sent(trial))
+    trial.append(points(3, 6))
+
+    is_new = trial.set_aside("FAILED", "it was unlucky")
+    assert is_new is not was_begun
+    assert len(runs_of(parent)) == 1 + was_begun
+    report = sync(tmp_path / "trial", sqlite_uri, is_new=is_new)
+    run = run_of(sqlite_uri, report)
+    assert (run.info.status, run.data.tags[metrics.STATUS_REASON]) == ("FAILED", "it was unlucky")
+    assert len(runs_of(parent)) == 2
+    assert steps_of(sqlite_uri, report.run_id) == list(range(1, 6))
+    assert searched == [about.run_id] * was_begun
 
 
 def test_a_thread_that_waits_for_the_database_in_vain_says_so(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:

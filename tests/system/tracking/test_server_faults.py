@@ -8,8 +8,9 @@ import pytest
 
 from paceline.errors import EnvironmentFault
 from paceline.tracking.mlflow_probe import probe
-from paceline.tracking.mlflow_uploader import MlflowUploader, sync
+from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.sync import sync
 from support.golden import Golden
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.recording import MakeRecord, artifacts_of, client_of, points, runs_of, steps_of, until

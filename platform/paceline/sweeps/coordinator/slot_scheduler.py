@@ -144,7 +144,7 @@ class SlotScheduler:
         self.recorder.report_event("warning", code="coordinator-restarted", message=message, trials=len(self.runs))
 
     def _recover_run(self, attempt: SavedAttempt, trial: Trial) -> None:
-        folder = self.recorder.folder / "trials" / trial.id / "tracking"
+        folder = self.recorder.tracking_of(trial.id)
         record, store = RunRecord.load(folder, self.recorder.uri), self.recorder.store_of(trial.id)
         coordinator = TrialCoordinator(folder, record, self._listener(trial.id), store=store)
         run = RunningTrial(

@@ -16,6 +16,7 @@ from paceline.config.constraints import Constraint
 from paceline.errors import PacelineError, text_of
 from paceline.redaction import redact
 from paceline.storage.address import RunStore
+from paceline.sweeps.coordinator.record_closer import RecordCloser
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
 from paceline.sweeps.restart_state import LogEntry, launch_entry, of_launch
@@ -25,9 +26,8 @@ from paceline.sweeps.sweep_log import SweepLog, answer_entry, rung_entry, trial_
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.mlflow_uploader import sync
-from paceline.tracking.run_record import RECORD_FILE, RunRecord, trial_state_tags
-from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder, has_ended
+from paceline.tracking.run_record import RunRecord, trial_state_tags
+from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder
 from paceline.tracking.sweep_note import sweep_points
 
 CHILD_CLOSE_SECONDS = 30.0
@@ -36,11 +36,6 @@ MOST_WRITERS = 64
 """Records of trials that are written to at the same time, at most."""
 PARENT_SECONDS = 1.0
 """Least time between two updates of the best values and the counts in the sweep's own record."""
-MOST_CLOSINGS = 64
-"""Records that wait for MLflow at the same time, at most."""
-
-Closed = Callable[[dict[str, Any]], None]
-"""Is given a `UploadReport` as a mapping."""
 
 
 class SweepRecorder:
@@ -79,7 +74,7 @@ class SweepRecorder:
         """For the records of the trials."""
         self._parent_updated = -PARENT_SECONDS
         self._parent_timer: asyncio.TimerHandle | None = None
-        self._closings = RecordCloser()
+        self._closer = RecordCloser(record.uri)
         self._is_in_trouble = False
         self.trials: dict[str, Trial] = {}
         """All trials that are known, by id."""
@@ -133,8 +128,12 @@ class SweepRecorder:
         """Close the records of trials that have ended, and that MLflow does not have all of."""
         for trial in self.trials.values():
             if trial.state in ENDED and trial.state != "skipped" and not trial.mlflow_run_id:
-                folder = self.folder / "trials" / trial.id / "tracking"
-                self._closings.close_anew(folder, self.uri, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
+                folder = self.tracking_of(trial.id)
+                self._closer.close_anew(folder, trial, CHILD_CLOSE_SECONDS, self._when_closed(trial.id))
+
+    def tracking_of(self, trial_id: str) -> Path:
+        """Return the folder of a trial's record."""
+        return self.folder / "trials" / trial_id / "tracking"
 
     def report_event(self, kind: str, **details: Any) -> None:
         """Let the watcher know something."""
@@ -200,7 +199,8 @@ class SweepRecorder:
     def close_record(self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float) -> None:
         """Close a trial's record in the background, which takes `CHILD_CLOSE_SECONDS` at the most."""
         seconds = min(timeout_seconds, CHILD_CLOSE_SECONDS)
-        self._closings.close(run, status, reason, seconds, self._when_closed(run.trial.id))
+        folder = self.tracking_of(run.trial.id)
+        self._closer.close(run, folder, status, reason, seconds, self._when_closed(run.trial.id))
 
     async def close(
         self, status: Status, reason: str | None, note: str, artifacts: Mapping[str, bytes], timeout_seconds: float
@@ -213,13 +213,13 @@ class SweepRecorder:
             registered = self._parent_writes.put(lambda: self._add_checkpoint_of(best))
             registered.add_done_callback(lambda done: self._report_failed_write(done, "the best trial's checkpoint"))
         words = status, reason, note, artifacts, timeout_seconds
-        others = asyncio.create_task(self._closings.finish(timeout_seconds))
+        others = asyncio.create_task(self._closer.finish(timeout_seconds))
         report = await self._parent_writes.put(lambda: self._close_parent(*words))
         await others
         if not report["unsent"]:  # MLflow is there now; it was away for too long when some of the trials ended
             self._close_left_open()
-            await self._closings.finish(timeout_seconds)
-        self._closings.give_up()
+            await self._closer.finish(timeout_seconds)
+        self._closer.give_up()
         await self.durable()
         return report
 
@@ -306,76 +306,3 @@ class SweepRecorder:
             kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
             message = f"{what} could not be written down: {kind}{text_of(error)}"
             self.report_event("warning", code="not-written", message=message)
-
-
-class RecordCloser:
-    """Closes records in threads of its own."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(MOST_CLOSINGS, "close-trial")
-
-    def close(
-        self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float, when_closed: Closed
-    ) -> None:
-        """Close the record of a trial that has run in this launch, after all that is still to be written there."""
-        run.coordinator.rest()  # many may wait for a thread: they must not take turns of those that have one
-        self._begin(lambda: run.coordinator.close(status, reason, timeout_seconds), when_closed, run.writes)
-
-    def close_anew(self, folder: Path, uri: str, trial: Trial, timeout_seconds: float, when_closed: Closed) -> None:
-        """Close the record of a trial that an earlier launch did not live to close, or send what MLflow lacks of it.
-
-        Args:
-            folder: holds the trial's record. Without one there is nothing to do.
-            uri: MLflow's address.
-        """
-        self._begin(lambda: _close_anew(folder, uri, trial, timeout_seconds), when_closed)
-
-    async def finish(self, timeout_seconds: float) -> None:
-        """Wait for those that have begun; those that are not done by then are left for a later launch."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=timeout_seconds)
-
-    def give_up(self) -> None:
-        """Begin no more."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(
-        self, close: Callable[[], dict[str, Any]], when_closed: Closed, before: WriteQueue | None = None
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(self._close(close, when_closed, before))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _close(self, close: Callable[[], dict[str, Any]], when_closed: Closed, before: WriteQueue | None) -> None:
-        if before is not None:
-            await before.settled()
-        when_closed(await asyncio.get_running_loop().run_in_executor(self._threads, _report_of, close))
-
-
-def _report_of(close: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Close a record; what goes wrong is in its report.
-
-    An exception of any kind, SystemExit included, is the trouble of one trial: it would end the coordinator's event
-    loop, or leave the trial open without a word.
-    """
-    try:
-        return close()
-    except BaseException as error:
-        kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
-        return _unsent(1, f"{kind}{text_of(error)}")
-
-
-def _unsent(entries: int, error: str = "") -> dict[str, Any]:
-    return {"run_id": None, "unsent": entries, "error": error}
-
-
-def _close_anew(folder: Path, uri: str, trial: Trial, timeout_seconds: float) -> dict[str, Any]:
-    if not (folder / RECORD_FILE).exists():
-        return _unsent(0)
-    if has_ended(folder):  # when the trial ended stays as it is
-        return asdict(sync(folder, uri, timeout_seconds))
-    recorder = RunRecorder(folder, RunRecord.load(folder, uri))
-    recorder.set_tags(trial_state_tags(trial.state))
-    status = TRIAL_STATUS.get(trial.state, "KILLED")
-    return asdict(recorder.close(status, trial.reason or None, timeout_seconds))
