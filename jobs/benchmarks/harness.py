@@ -295,7 +295,12 @@ class Benchmark:
             "versions": {"Python": platform.python_version(), **{name: version_of(name) for name in self._packages}},
             "commit": output_of("git", "-C", FOLDER, "describe", "--always", "--dirty") or "unknown",
             "command": shlex.join([f"jobs/benchmarks/{self.name}.py", *sys.argv[1:]]),
-            "options": {key: str(value) for key, value in vars(self.args).items() if value is not None},
+            # records are public: where this repository lies is nobody's business
+            "options": {
+                key: str(value).replace(f"{RECORDS.parents[1]}/", "")
+                for key, value in vars(self.args).items()
+                if value is not None
+            },
         }
 
 

@@ -139,6 +139,8 @@ def test_the_report_is_markdown_or_json_and_failures_end_with_code_1(
     assert where["versions"]["numpy"] == np.__version__
     assert where["cores"] == len(os.sched_getaffinity(0))
     assert {"date", "cpu", "gpu", "commit", "command", "options", "load_average"} <= where.keys()
+    benchmark.args.config = Path(__file__)
+    assert benchmark.environment()["options"]["config"] == "tests/unit/benchmarks/test_harness.py"
 
 
 def test_a_record_keeps_the_other_parts_of_the_same_day(harness: Any, tmp_path: Path) -> None:
