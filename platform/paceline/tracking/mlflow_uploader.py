@@ -126,7 +126,11 @@ class MlflowUploader:
         self._finishing.set()
 
     def leave(self) -> bool:
-        """Send no more, as `abandon`; returns True if nothing can have been sent, so that MLflow lacks the run."""
+        """Send no more, as `abandon`; a request that is under way is not waited for.
+
+        Returns:
+            True if MLflow lacks the run, for certain.
+        """
         self.abandon()
         if self._thread.ident is not None:
             self._thread.join(POLL_SECONDS)
@@ -153,6 +157,8 @@ class MlflowUploader:
         finally:
             if _at_work.get(self._folder) is self:
                 del _at_work[self._folder]
+            if self._abandoned.is_set():  # and nobody else reads it, or it is opened again
+                self._journal.close()
 
     def _await_predecessor(self) -> None:
         """Wait for a thread that was given up while it sent this journal: both would create the run."""
@@ -161,7 +167,7 @@ class MlflowUploader:
             return
         while predecessor._thread.is_alive() and not self._abandoned.is_set():
             predecessor._thread.join(POLL_SECONDS)
-        self._cursor = UploadCursor.load(self._folder / CURSOR_FILE)
+        self._cursor, self._is_new = UploadCursor.load(self._folder / CURSOR_FILE), False
 
     def _upload_until_finished(self) -> None:
         while not self._abandoned.is_set():
@@ -242,6 +248,8 @@ class MlflowUploader:
         self._require_the_same_store()
         if self._remote is None:
             self._remote = self._open()
+            if self._abandoned.is_set():  # that may have taken long
+                return
         with self._own_files(), self._journal.alone():  # so that what other processes have added is sent, too
             end, last = self._journal.size, self._journal.last_sequence
             fits = self._cursor.fits(self._journal)

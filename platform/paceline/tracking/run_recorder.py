@@ -225,7 +225,7 @@ class RunRecorder:
         return report if silence is None else replace(report, error=silence)
 
     def set_aside(self, status: FinalStatus, reason: str | None = None) -> bool:
-        """End the run as `close` does, but leave the rest to a later `sync`, for which nothing stays in memory.
+        """End the run as `close` does, but leave what is unsent to a later `sync`, which needs the folder alone.
 
         Returns:
             True if MLflow lacks the run, for certain.

@@ -224,8 +224,6 @@ COORDINATORS = "ray.data._internal.cluster_autoscaler.default_autoscaling_coordi
 COORDINATOR = f"{COORDINATORS}.get_or_create_autoscaling_coordinator"
 KUBERAY = "ray.autoscaler._private.kuberay"
 ASHA = "ray.tune.schedulers.AsyncHyperBandScheduler"
-
-
 PBT = "ray.tune.schedulers.PopulationBasedTraining"
 BEHAVIOUR: dict[str, Callable[[], None]] = {
     "ray._private.ray_constants.ENABLE_RAY_CLUSTER": a_private_ray_takes_the_loopback_address,

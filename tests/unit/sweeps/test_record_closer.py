@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -43,7 +44,7 @@ def test_memory_that_closed_records_have_freed_is_returned(closings: int, is_ret
     async def close_all() -> None:
         closer = RecordCloser(NOWHERE)
         for _ in range(closings):
-            closer._begin(closer._close(close, reports.append))
+            closer._begin(Path(), closer._close(close, reports.append))
             await closer.finish(60.0)
 
     reports: list[dict[str, Any]] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.coordinator import sweep_recorder
+from paceline.sweeps.coordinator import record_closer, sweep_recorder
 from paceline.sweeps.coordinator.running_trial import TrialCoordinator
 from paceline.tracking import metrics
 from paceline.tracking.mlflow_uploader import MlflowUploader
@@ -69,6 +69,25 @@ async def test_error_while_a_record_is_closed(
     told = [event for event in await sweep.events("warning") if event["code"] == "unsent"]
     assert {event["trial"] for event in told} == {"0001"}
     assert type(error).__name__ in told[0]["message"]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@simulated(slots=2)
+async def test_error_while_a_record_is_set_aside(
+    sweep: SimulatedSweep, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_closer, "MOST_CLOSINGS", 0)
+    monkeypatch.setattr(record_closer, "silence_of", lambda *_: None)
+    monkeypatch.setattr(RunRecorder, "set_aside", raising_for("0001", error, RunRecorder.set_aside))
+    ids = ["0000", "0001", "0002"]
+    assert await sweep.run_all(*ids) == ["finished"] * 3
+    await sweep.until_records_are_closed()
+    assert [(await sweep.trial(id)).mlflow_run_id for id in ids] == ["run", "", "run"]
+    told = [event for event in await sweep.events("warning") if event["code"] == "unsent"]
+    assert {event["trial"] for event in told} == {"0001"}
+    assert type(error).__name__ in told[0]["message"]
+    await sweep.close(seconds=60)
+    assert {trial.mlflow_run_id for trial in sweep.history().trials.values()} == {"run"}, "at the end it is sent"
 
 
 @pytest.mark.parametrize("error", ERRORS[:3], ids=lambda error: type(error).__name__)

@@ -1,8 +1,8 @@
 """Closes the records of a sweep's trials, in threads that wait for MLflow.
 
 Trials may end faster than MLflow takes their records, by hours in a sweep of thousands. A record that waits with its
-recorder has an open journal and a thread, 100 KB in all, so only some of them do. Of any other one the end is written
-down, and its folder alone is kept in mind until a thread has time to send it.
+recorder has an open journal and a thread, 100 KB in all, so only some of them do. Any other one is set aside: its end
+is written to its journal, and it is sent from its folder once a thread is free.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from paceline.tracking.run_recorder import SILENT_SECONDS, TRIAL_STATUS, RunReco
 from paceline.tracking.sync import sync
 
 MOST_CLOSINGS = 64
-"""Records that wait for MLflow at the same time, at most; any further one is set aside."""
+"""Records that are sent at the same time, at most. While so many are not yet closed, any further one is set aside."""
 CLOSINGS_PER_TRIM = 100
 """Closed records after which memory that they have freed is returned to the system: of each thread that has closed one,
 glibc keeps some, 30 KB for each trial of a sweep. Takes a few milliseconds."""
 
 Closed = Callable[[dict[str, Any]], None]
-"""Is given a `UploadReport` as a mapping."""
+"""Is given an `UploadReport` as a mapping."""
 
 
 class RecordCloser:
@@ -45,6 +45,9 @@ class RecordCloser:
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._tasks: set[asyncio.Task[None]] = set()
+        self._folders: set[Path] = set()
+        """Folders of the records that are not yet closed."""
+        self._is_over = False
         self._threads = ThreadPoolExecutor(MOST_CLOSINGS, "close-trial")
         self._closings = count(1)
 
@@ -65,18 +68,20 @@ class RecordCloser:
         run.coordinator.rest()  # many may wait for a thread: they must not take turns of those that have one
         if len(self._tasks) < MOST_CLOSINGS:
             close = partial(run.coordinator.close, status, reason, timeout_seconds)
-            self._begin(self._close(close, when_closed, run.writes))
+            self._begin(folder, self._close(close, when_closed, run.writes))
         else:
-            is_new = run.write(lambda coordinator: coordinator.set_aside(status, reason))
-            self._begin(self._send(is_new, folder, timeout_seconds, when_closed))
+            set_aside = run.write(lambda coordinator: coordinator.set_aside(status, reason))
+            self._begin(folder, self._close_from_folder(set_aside, folder, timeout_seconds, when_closed))
 
     def close_anew(self, folder: Path, trial: Trial, timeout_seconds: float, when_closed: Closed) -> None:
-        """Close the record of a trial that an earlier launch did not live to close, or send what MLflow lacks of it.
+        """Close the record of a trial that an earlier launch has left open, or send what MLflow lacks of it.
 
         Args:
-            folder: holds the trial's record. Without one there is nothing to do.
+            folder: holds the trial's record. Without one, or while it is being closed, nothing is done.
         """
-        self._begin(self._close(lambda: _close_anew(folder, self._uri, trial, timeout_seconds), when_closed))
+        if folder not in self._folders:
+            close = partial(_close_anew, folder, self._uri, trial, timeout_seconds)
+            self._begin(folder, self._close(close, when_closed))
 
     async def finish(self, timeout_seconds: float) -> None:
         """Wait for those that have begun; those that are not done by then are left for a later launch."""
@@ -85,21 +90,26 @@ class RecordCloser:
 
     def give_up(self) -> None:
         """Begin no more."""
+        self._is_over = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _begin(self, closing: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, folder: Path, closing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(closing)
         self._tasks.add(task)
+        self._folders.add(folder)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._folders.discard(folder))
 
     async def _close(
         self, close: Callable[[], dict[str, Any]], when_closed: Closed, before: WriteQueue | None = None
     ) -> None:
         if before is not None:
             await before.settled()
+        if self._is_over:  # a later launch sends it
+            return
         when_closed(await asyncio.get_running_loop().run_in_executor(self._threads, self._report_of, close))
 
-    async def _send(
+    async def _close_from_folder(
         self, set_aside: "asyncio.Future[bool]", folder: Path, timeout_seconds: float, when_closed: Closed
     ) -> None:
         """Send a record once its end is written down.
@@ -112,7 +122,7 @@ class RecordCloser:
         except Exception as error:
             when_closed(_unsent_for(error))
             return
-        await self._close(lambda: _send(folder, self._uri, timeout_seconds, is_new), when_closed)
+        await self._close(partial(_send, folder, self._uri, timeout_seconds, is_new), when_closed)
 
     def _report_of(self, close: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         report = _report_of(close)
@@ -143,8 +153,8 @@ def _unsent(entries: int, error: str = "") -> dict[str, Any]:
 
 
 def _send(folder: Path, uri: str, timeout_seconds: float, is_new: bool) -> dict[str, Any]:
-    silence = silence_of(uri, SILENT_SECONDS)
-    if silence is not None:  # thousands of records may wait: each would take the whole time
+    silence = silence_of(uri, SILENT_SECONDS) if is_new else None
+    if silence is not None:  # thousands may wait, and each would take the whole time
         return _unsent(1, silence)
     return asdict(sync(folder, uri, timeout_seconds, is_new))
 

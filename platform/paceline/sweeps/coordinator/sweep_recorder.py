@@ -197,7 +197,7 @@ class SweepRecorder:
             self.report_event("ended", trial=trial.id, state=trial.state, reason=trial.reason)
 
     def close_record(self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float) -> None:
-        """Close a trial's record in the background, which takes `CHILD_CLOSE_SECONDS` at the most."""
+        """Close a trial's record in the background. MLflow has `CHILD_CLOSE_SECONDS` for it, at the most."""
         seconds = min(timeout_seconds, CHILD_CLOSE_SECONDS)
         folder = self.tracking_of(run.trial.id)
         self._closer.close(run, folder, status, reason, seconds, self._when_closed(run.trial.id))

@@ -51,11 +51,14 @@ class WriteQueue:
                     self._is_running = False
                     return
                 write, future = self._waiting.popleft()
-            result, error = None, None
+            result: Any = None
+            error: Exception | None = None
             try:
                 result = write()
             except Exception as trouble:
                 error = trouble
+            except BaseException as trouble:  # it would end this thread, and with it all writes to come
+                error = RuntimeError(f"{type(trouble).__name__}: {trouble}")
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_resolve, future, result, error)
 
