@@ -16,7 +16,7 @@ from paceline.tasks.base import TaskOutput
 from support.toys import built, tensors, toy_config
 
 SAMPLES, BATCH = 80, 16
-LOOKS = (600, 700, 800)
+LOOKS = (600, 700, 800, 900, 1000)
 """Steps between which memory must not grow. Each ends an epoch, and is logged. Caches of torch fill up before."""
 LEAKED_BLOCKS = 100
 """Of a leak of one object a step, from each look to the next."""
