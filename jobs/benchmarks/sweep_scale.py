@@ -19,8 +19,8 @@ Answers   with `fsync` slowed to `--fsync-ms` and 64 slots whose trials report s
           coordinator takes to answer what waits for nobody else (progress, metrics, a checkpoint's permission, the end
           of a trial, the driver's look).
 Real      a whole `paceline sweep` with worker processes, Ray and MLflow: as many random trials of a tiny network, two
-          steps each. Clock seconds of a trial, and the memory of the driver and of the coordinator, by trials that have
-          ended: results stay in memory, and nothing else may. Takes ten minutes.
+          steps each. Clock seconds of a trial, and the memory of the driver, of the coordinator, and of the process that
+          sends to MLflow, by trials that have ended: results stay in memory, and nothing else may. Takes ten minutes.
 """
 
 import asyncio
@@ -70,6 +70,8 @@ RATIO, ANSWER_SECONDS = 1.2, 0.05
 MOST_GROWTH = 10_000
 """Bytes of memory for each further trial, of a process that has its result."""
 REAL_SLOTS = 2
+COORDINATOR, UPLOADER = "ray::SweepCoordinator", "paceline.tracking.uploader_process"
+"""In the command lines of these processes."""
 
 
 def config_of(arm: str, trials: int) -> ExperimentConfig:
@@ -221,7 +223,7 @@ def without_mlflow() -> None:
     """Let the records' uploads end at once, as if all were sent."""
     report = UploadReport("http://page", "1", "run", 0, None)
     MlflowUploader.start = lambda self: None  # type: ignore[method-assign]
-    MlflowUploader.finish = lambda self, seconds: report  # type: ignore[method-assign]
+    MlflowUploader.finish_patiently = lambda self, seconds: report  # type: ignore[method-assign]
     MlflowUploader.report = lambda self: report  # type: ignore[method-assign]
 
 
@@ -298,6 +300,7 @@ class Look:
     ended: int
     driver_bytes: int
     coordinator_bytes: int
+    uploader_bytes: int
 
 
 def real_part(benchmark: Benchmark, trials: int) -> Part:
@@ -313,13 +316,14 @@ def real_part(benchmark: Benchmark, trials: int) -> Part:
     late = (at[trials] - at[trials - last]) / last
     rows = [("milliseconds of a trial", f"{1000 * early:.0f}", f"{1000 * late:.0f}", f"{late / early:.2f}")]
     targets = [Target(f"real: seconds of the last {last} trials over those of {first}", exactly(late / early), RATIO)]
-    for name in ("driver", "coordinator"):
+    for name in ("driver", "coordinator", "uploader"):
         before, after = (
             max(getattr(each, f"{name}_bytes") for each in looks if each.ended <= count) for count in (first[1], trials)
         )
         rows.append((f"MiB of the {name}", f"{before / 2**20:.0f}", f"{after / 2**20:.0f}", f"{after / before:.2f}"))
         growth = (after - before) / (trials - first[1])
         targets.append(Target(f"bytes that the {name} grows by with each trial", exactly(growth), MOST_GROWTH))
+    rows.append(("seconds until MLflow has all", "", f"{looks[-1].seconds - at[trials]:.0f}", ""))
     columns = ("figure", f"trials {first[0]} to {first[1]}", "at the end", "ratio")
     return Part(columns, rows, targets, raw=[asdict(look) for look in looks])
 
@@ -333,7 +337,7 @@ def real_sweep(folder: Path, trials: int, benchmark: Benchmark) -> list[Look]:
     (folder / "sweep.yaml").write_text(yaml.safe_dump(real_config(trials)))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_TMPDIR": str(folder)}
     command = [sys.executable, "-m", "paceline", "sweep", "sweep.yaml", "--json"]
-    looks, begun = [Look(0.0, 0, 0, 0)], time.monotonic()
+    looks, begun = [Look(0.0, 0, 0, 0, 0)], time.monotonic()
     with (folder / "stdout").open("w") as output, (folder / "stderr").open("w") as errors:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=errors)
         driver, ended, place = psutil.Process(process.pid), set[str](), 0
@@ -341,8 +345,8 @@ def real_sweep(folder: Path, trials: int, benchmark: Benchmark) -> list[Look]:
             time.sleep(1.0)
             new, place = newly_ended(folder, place)
             ended |= new
-            memory = memory_of(driver), sum(map(memory_of, coordinators(driver)))
-            looks.append(Look(time.monotonic() - begun, len(ended), *memory))
+            others = (sum(map(memory_of, processes(driver, mark))) for mark in (COORDINATOR, UPLOADER))
+            looks.append(Look(time.monotonic() - begun, len(ended), memory_of(driver), *others))
             if len(ended) // 500 > looks[-2].ended // 500:
                 benchmark.say(f"{len(ended)} trials ended")
     if process.returncode:
@@ -362,12 +366,12 @@ def newly_ended(folder: Path, place: int) -> tuple[set[str], int]:
     return set(), place
 
 
-def coordinators(driver: psutil.Process) -> Iterator[psutil.Process]:
-    """The coordinator's actor, where it is there."""
+def processes(driver: psutil.Process, mark: str) -> Iterator[psutil.Process]:
+    """What the driver has started, with this in the command line."""
     with suppress(psutil.Error):
         for process in driver.children(recursive=True):
             with suppress(psutil.Error):
-                if "".join(process.cmdline()[:1]).startswith("ray::SweepCoordinator"):
+                if any(mark in argument for argument in process.cmdline()):
                     yield process
 
 

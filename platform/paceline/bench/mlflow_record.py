@@ -11,10 +11,10 @@ from paceline.config.loading import dump_yaml
 from paceline.config.shareable import secrets_of, shareable
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
-from paceline.tracking.mlflow_probe import silence_of
+from paceline.tracking.mlflow_probe import SILENT_SECONDS, silence_of
 from paceline.tracking.provenance import command_line, provenance
 from paceline.tracking.run_record import RunRecord, flatten
-from paceline.tracking.run_recorder import SILENT_SECONDS, RunRecorder
+from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.upload_cursor import UploadReport
 
 POLL_SECONDS = 0.1

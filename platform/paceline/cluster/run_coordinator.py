@@ -36,6 +36,7 @@ from paceline.tracking.metric_points import MetricReading
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.upload_cursor import hurry, note_stored, stored_bytes
+from paceline.tracking.uploads import Uploads
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -74,6 +75,7 @@ class RunCoordinator:
         store: RunStore | None = None,
         is_new: bool = False,
         silence_seconds: float = SILENCE_SECONDS,
+        uploads: Uploads | None = None,
     ) -> None:
         """Open the run's record in `folder`.
 
@@ -84,6 +86,7 @@ class RunCoordinator:
             store: place of the run, if that is in an object store.
             is_new: True if the run was never begun before, see `RunRecorder`.
             silence_seconds: seconds without a heartbeat after which the watcher is warned about a rank.
+            uploads: sends the record to MLflow, beside other records.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -91,7 +94,7 @@ class RunCoordinator:
         self._folder = folder
         self._heartbeats = Heartbeats(silence_seconds)
         self._store = store
-        self._recorder = RunRecorder(folder, record, uploads_in_own_process, is_new)
+        self._recorder = RunRecorder(folder, record, uploads_in_own_process, is_new, uploads)
         self._outcome = read_outcome(folder)  # this coordinator may be one that died and was started again
         self._workers: list[bytes] = []
         self._dismissed = False
@@ -126,10 +129,6 @@ class RunCoordinator:
     def start_uploading(self) -> None:
         """Begin to send what is recorded; imports MLflow, in a thread, which takes seconds."""
         self._recorder.start_uploading()
-
-    def rest(self) -> None:
-        """Send nothing more before `close`."""
-        self._recorder.rest()
 
     def metrics(self, readings: Sequence[MetricReading]) -> bool:
         """Take readings, in the order of the steps, and record them; see `record`."""
@@ -318,9 +317,14 @@ class RunCoordinator:
         """Send no more to MLflow, and wait for nothing; unsent entries stay in the journal."""
         self._recorder.abandon()
 
-    def set_aside(self, status: Status, reason: str | None) -> bool:
-        """Record the end of the run, and leave it to `sync` to send it, see `RunRecorder.set_aside`."""
-        return self._recorder.set_aside(status, reason)
+    def hand_over(self, status: Status, reason: str | None) -> bool:
+        """Record the end of the run, and leave it to others to send it, see `RunRecorder.hand_over`.
+
+        Returns:
+            True if the run was never begun before this coordinator.
+        """
+        self._recorder.hand_over(status, reason)
+        return self._recorder.is_new
 
     def start_counting(self, counting: CostUnits) -> None:
         """Start to count the cost of the run."""

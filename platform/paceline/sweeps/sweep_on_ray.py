@@ -88,7 +88,7 @@ def _coordinator_of(launch: SweepLaunch, plan: SlotPlan, finish_imports: Callabl
     )
     total = launch.total + len(launch.skipped)
     rules, store = _rules(launch, plan.slots), launch.claimed.store
-    coordinator = actor.remote(launch.folder.path, sweep_record(launch), rules, total, launch_id, store)
+    coordinator = actor.remote(launch.folder.path, sweep_record(launch), rules, total, launch_id, store, True)
     try:
         prepared = coordinator.prepare.remote(plan.shapes[: plan.slots] if launch.has_work else [])
         launch.listener.stage(f"starting {plan.slots} worker group{'s' if plan.slots > 1 else ''}")

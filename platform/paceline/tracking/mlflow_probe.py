@@ -257,6 +257,10 @@ def _tls() -> "SSLContext":
     return context
 
 
+SILENT_SECONDS = 1.0
+"""Time that the end of a run waits for an MLflow that has never answered."""
+
+
 def silence_of(uri: str, timeout_seconds: float) -> str | None:
     """Return why nobody answers at an address, without the hint; None where somebody does, or for a file."""
     if is_sqlite(uri):

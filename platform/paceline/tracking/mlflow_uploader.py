@@ -66,7 +66,7 @@ class MlflowUploader:
         """True if the journal holds more than the run's object store has."""
         self._is_stored = stored_bytes(folder) is not None
         """True if the run is in an object store."""
-        self._is_new = is_new and not self._is_stored and not (folder / CURSOR_FILE).exists()
+        self._is_new = is_new and not self._is_stored
         """True until it is attempted to create the run; in an object store, another machine may have done so."""
         self._uploads = ArtifactUploads(folder, self._save_cursor, self._note_refused)
         self._backoff = Backoff()
@@ -76,7 +76,6 @@ class MlflowUploader:
         """Entries of the journal that were sent, some of them perhaps again."""
         self._finishing = threading.Event()
         self._abandoned = threading.Event()
-        self._is_resting = False
         self._thread = threading.Thread(target=self._run, name="paceline-upload", daemon=True)
         self._predecessor: MlflowUploader | None = None
 
@@ -93,10 +92,6 @@ class MlflowUploader:
             self._error = f"the upload thread could not be started: {error}"
         else:
             _at_work[self._folder] = self
-
-    def rest(self) -> None:
-        """Send nothing more before `finish`: the run has ended, and waits for its turn among others."""
-        self._is_resting = True
 
     def finish(self, timeout_seconds: float) -> UploadReport:
         """Send what is left, wait for it no longer than the timeout, and end the thread."""
@@ -124,17 +119,6 @@ class MlflowUploader:
         """Send no more, and wait for nothing."""
         self._abandoned.set()
         self._finishing.set()
-
-    def leave(self) -> bool:
-        """Send no more, as `abandon`; a request that is under way is not waited for.
-
-        Returns:
-            True if MLflow lacks the run, for certain.
-        """
-        self.abandon()
-        if self._thread.ident is not None:
-            self._thread.join(POLL_SECONDS)
-        return self._is_new and not self._thread.is_alive()
 
     def _last_report(self, waited_seconds: float) -> UploadReport:
         report = self.report()
@@ -167,14 +151,10 @@ class MlflowUploader:
             return
         while predecessor._thread.is_alive() and not self._abandoned.is_set():
             predecessor._thread.join(POLL_SECONDS)
-        self._cursor, self._is_new = UploadCursor.load(self._folder / CURSOR_FILE), False
+        self._cursor = UploadCursor.load(self._folder / CURSOR_FILE)
 
     def _upload_until_finished(self) -> None:
         while not self._abandoned.is_set():
-            if self._is_resting:
-                self._finishing.wait()
-                if self._abandoned.is_set():
-                    return
             finishing = self._finishing.is_set()
             succeeded = self._attempt()
             if finishing and succeeded and self._waits_for_store:
@@ -324,7 +304,9 @@ class MlflowUploader:
             mlflow_database.finish_creating(creation, self._abandoned)
         self._connection = shared(self._record.uri)
         parent_id = self._connection.await_parent(self._record, self._abandoned) if self._record.parent else None
-        is_new, self._is_new = self._is_new, False
+        is_new, self._is_new = self._is_new and not (self._folder / CURSOR_FILE).exists(), False
+        if is_new:  # whoever sends this record next, should this process end here, has to look for the run
+            self._save_cursor()
         remote = MlflowRun.open(self._record, self._connection, parent_id, is_new)
         self._connection.set_views(self._record)
         if remote.run_id != self._cursor.run_id:  # another store, or the run was deleted: it gets everything

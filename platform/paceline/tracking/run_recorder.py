@@ -16,19 +16,18 @@ from paceline.tracking.costs import Ledger
 from paceline.tracking.datasets_and_models import DATASETS, KINDS, MODEL, CheckpointModel, datasets_entry
 from paceline.tracking.journal import JOURNAL_FILE, Entry, Journal
 from paceline.tracking.metric_points import MetricPoint, fresh_points, now_ms, raise_mark
-from paceline.tracking.mlflow_probe import silence_of
+from paceline.tracking.mlflow_probe import SILENT_SECONDS, silence_of
 from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_note import loss_curve, summary
 from paceline.tracking.run_record import ARTIFACT_FOLDER, RECORD_FILE, RunRecord, clean_tags
 from paceline.tracking.thinned_curves import ThinnedCurve, curves_of
 from paceline.tracking.upload_cursor import UploadReport
 from paceline.tracking.uploader_process import UploaderProcess, can_upload_in_own_process
+from paceline.tracking.uploads import RecordUpload, Uploads
 
 logger = logging.getLogger(__name__)
 
 LOSS_CURVE = "loss_curve.png"
-SILENT_SECONDS = 1.0
-"""Time that the end of a run waits for an MLflow that has never answered."""
 STOPPED_WAITING = "the end was not waited for"
 LOOK_SECONDS = 0.1
 """Interval at which the end of a run looks whether it is to wait no longer."""
@@ -50,14 +49,22 @@ class RunRecorder:
     from several threads. None of them waits for MLflow, except `close`.
     """
 
-    def __init__(self, folder: Path, record: RunRecord, apart: bool = False, is_new: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        record: RunRecord,
+        apart: bool = False,
+        is_new: bool = False,
+        uploads: Uploads | None = None,
+    ) -> None:
         """Open or create the run's record in `folder`, which is best one of its own.
 
         Args:
             apart: send it to MLflow from a process of its own, where this one has better things to do with its cores.
             is_new: True if the run was never begun before. Unless the folder says otherwise, it is then created in
                 MLflow without being looked for, which would read all runs of the experiment: too much for each trial
-                of a large sweep. Ignored with `apart`.
+                of a large sweep.
+            uploads: sends it to MLflow, beside other records.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -79,9 +86,13 @@ class RunRecorder:
             self.set_tags({metrics.CHANGED_PARAMS: "\n".join(changed)})
         for path, text in record.artifacts.items():
             self.add_artifact(path, text.encode())
-        self._uploader: MlflowUploader | UploaderProcess
-        if apart and can_upload_in_own_process(folder):
-            self._uploader = UploaderProcess(folder, record, self._journal)
+        self.is_new = is_new
+        """True if the run was never begun before, for certain."""
+        self._uploader: MlflowUploader | RecordUpload
+        if uploads is not None:
+            self._uploader = RecordUpload(uploads, folder, record, self._journal, is_new)
+        elif apart and can_upload_in_own_process(folder):
+            self._uploader = RecordUpload(UploaderProcess(), folder, record, self._journal, is_new, is_alone=True)
         else:
             self._uploader = MlflowUploader(folder, record, self._journal, is_new)
 
@@ -188,10 +199,6 @@ class RunRecorder:
         """Start the thread that imports MLflow and sends the journal. Best called once training is under way."""
         self._uploader.start()
 
-    def rest(self) -> None:
-        """Send nothing more before `close`, which is going to be called once others are closed."""
-        self._uploader.rest()
-
     def report(self) -> UploadReport:
         """Return how much MLflow has of the record; at once, whatever MLflow does."""
         return self._uploader.report()
@@ -224,11 +231,8 @@ class RunRecorder:
         self._journal.close()
         return report if silence is None else replace(report, error=silence)
 
-    def set_aside(self, status: FinalStatus, reason: str | None = None) -> bool:
-        """End the run as `close` does, but leave what is unsent to a later `sync`, which needs the folder alone.
-
-        Returns:
-            True if MLflow lacks the run, for certain.
+    def hand_over(self, status: FinalStatus, reason: str | None = None) -> None:
+        """End the run as `close` does, but send nothing: what sends it needs the folder alone, see `Uploads.finish`.
 
         Raises:
             OSError: the disk is full or gone; what is in the journal can be sent all the same.
@@ -236,9 +240,7 @@ class RunRecorder:
         try:
             self.conclude(status, reason)
         finally:
-            is_new = self._uploader.leave()
             self._journal.close()
-        return is_new
 
     def stop_waiting(self) -> None:
         """Let `close` wait for MLflow no longer, now or later. May be called by a signal's handler."""

@@ -1,30 +1,31 @@
-"""Uploads a journal from a separate, low-priority process, for a process that trains.
+"""Uploads records from a separate, low-priority process, for one that trains, or that answers those that do.
 
-MLflow is seconds of pure Python to import, and some milliseconds at each request: in the process that trains, all of
-it would hold up the training. That process says only when to end; what the other one finds out stands in the cursor's
-file.
+MLflow is seconds of pure Python to import, and some milliseconds at each request: in this process, all of it would hold
+up what that is for. What the other one finds out about a record stands in its cursor's file; how an upload ended, it
+reports.
 """
 
 import contextlib
 import json
 import logging
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from paceline.process_end import end_with_starter
 from paceline.tracking.backoff import Backoff
-from paceline.tracking.journal import JOURNAL_FILE, Journal, can_lock
-from paceline.tracking.mlflow_uploader import MlflowUploader
-from paceline.tracking.run_record import RunRecord
-from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, report_of
+from paceline.tracking.journal import can_lock
+from paceline.tracking.upload_cursor import UploadReport
+from paceline.tracking.upload_threads import UploadThreads, unsent_for
+from paceline.tracking.uploads import WhenSent
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +33,12 @@ NICENESS = 10
 """The process that trains has priority."""
 LONGEST_RESTART_SECONDS = 300.0
 """Longest pause before a process that keeps dying is started again: each start costs seconds of a core."""
-FINISH = "finish\n"
+ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
+"""By default, glibc has eight arenas for each core, and keeps in each what was freed there: threads that come and go
+would have the process grow with each record."""
 _PROGRAM = (
-    "import json, sys; order = json.loads(sys.stdin.readline()); sys.path[:] = order['path']; "
-    "from paceline.tracking.uploader_process import main; main(order)"
+    "import json, sys; start = json.loads(sys.stdin.buffer.readline()); sys.path[:] = start['path']; "
+    "from paceline.tracking.uploader_process import main; main(start['starter'])"
 )
 
 
@@ -48,153 +51,205 @@ def can_upload_in_own_process(folder: Path) -> bool:
     return bool(sys.executable) and can_lock(folder)
 
 
+@dataclass(frozen=True)
+class Order:
+    """A line to the process: a call of `Uploads`."""
+
+    call: Literal["begin", "finish", "abandon"]
+    folder: str
+    uri: str = ""
+    is_new: bool = False
+    patience_seconds: float = 0.0
+
+    def line(self) -> bytes:
+        """Return it as the process reads it."""
+        return _line(asdict(self))
+
+
 class UploaderProcess:
-    """The part of a `MlflowUploader` in the process that trains."""
+    """`Uploads` in a process of its own, which is there from the first record until `stop`.
 
-    def __init__(self, folder: Path, record: RunRecord, journal: Journal) -> None:
-        self._folder = folder
-        self._record = record
-        self._journal = journal
-        self._process: subprocess.Popen[str] | None = None
+    It ends with this one, however that comes about. One that has died is started again, after a while, and given all
+    records that are open; nothing is lost meanwhile, since it is safe in their journals.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Order, WhenSent | None]] = {}
+        """By folder, the last order."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        """Orders for the process, in the order in which they are to be written."""
+        self._keeper: threading.Thread | None = None
         self._backoff = Backoff(LONGEST_RESTART_SECONDS)
-        self._trouble: str | None = None
-        """Reason why there is no process; None when there is one, or none was needed yet."""
-        self._began = 0.0
-        self._is_over = self._is_complete = False
+        self._hurry = threading.Event()
+        self._is_over = False
         self._lock = threading.RLock()
+        self.trouble: str | None = None
+        """Reason why there is no process; None when there is one, or none was needed yet."""
 
-    def start(self) -> None:
-        """Start the process, which ends with this one, however that comes about.
+    def begin(self, folder: Path, uri: str, is_new: bool = False) -> None:
+        """Send what is recorded, see `Uploads`."""
+        self._order(Order("begin", str(folder.absolute()), uri, is_new))
 
-        A second call only looks after it: one that has died is started again, after a while. Never raises: what it
-        would have sent is safe in the journal.
-        """
+    def finish(
+        self, folder: Path, uri: str, patience_seconds: float, when_sent: WhenSent, is_new: bool = False
+    ) -> None:
+        """Send what is left, see `Uploads`."""
+        self._order(Order("finish", str(folder.absolute()), uri, is_new, patience_seconds), when_sent)
+
+    def hurry(self) -> None:
+        """Have a process that has died started again at once, see `Uploads`."""
+        self._hurry.set()
+
+    def abandon(self, folder: Path) -> None:
+        """Send no more of a record, see `Uploads`."""
+        order = Order("abandon", str(folder.absolute()))
         with self._lock:
-            if not self._is_over and not self._is_alive() and not self._backoff.wait_seconds:
-                self._begin()
+            if self._open.pop(order.folder, None) is not None:
+                self._lines.put(order.line())
 
-    def rest(self) -> None:
-        """Do nothing: the process has no others to wait for."""
-
-    def finish(self, timeout_seconds: float) -> UploadReport:
-        """Send what is left, wait for it no longer than the timeout, and end the process."""
-        if self._process is not None or self._trouble is not None:
-            self._finish(timeout_seconds)
-        report = self.report()
-        if self._is_over and not self._is_complete and report.error is None:
-            return replace(report, error=f"not everything was sent within {timeout_seconds:g} s")
-        return report
-
-    def abandon(self) -> None:
-        """End the process at once, and for good."""
+    def stop(self) -> None:
+        """Abandon all records, and end the process at once."""
         with self._lock:
             self._is_over = True
+            self._open.clear()
+            self._lines.put(None)
+            self._hurry.set()
             if self._process is not None:
                 self._process.kill()
                 self._process.wait()
-                _close_pipe(self._process)
 
-    def report(self) -> UploadReport:
-        """Return the progress that the process has last written down."""
-        if not self._is_over:
-            self._is_alive()
-        cursor = UploadCursor.load(self._folder / CURSOR_FILE)
-        return report_of(cursor, self._record.uri, self._journal, self._trouble or cursor.error or None)
-
-    def _finish(self, timeout_seconds: float) -> None:
-        deadline = time.monotonic() + timeout_seconds
-        self._backoff.hurry()
-        while not self._is_over:
-            self.start()
-            self._send_command(FINISH)
-            seconds = max(0.0, deadline - time.monotonic())
-            if (process := self._process) is None:
-                time.sleep(min(seconds, self._backoff.wait_seconds))
-            else:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._is_complete = process.wait(seconds) == 0
-            self._is_alive()
-            if self._is_complete or time.monotonic() >= deadline:
-                self.abandon()
-
-    def leave(self) -> bool:
-        """End the process at once; returns False, since it may have created the run in MLflow."""
-        self.abandon()
-        return False
-
-    def _is_alive(self) -> bool:
-        """Return True if there is a process; takes note of one that has ended by itself."""
+    def _order(self, order: Order, when_sent: WhenSent | None = None) -> None:
         with self._lock:
-            if self._process is None:
-                return False
-            code = self._process.poll()
-            if code is None:
-                return True
-            _close_pipe(self._process)
-            self._process = None
-            if time.monotonic() - self._began > LONGEST_RESTART_SECONDS:
-                self._backoff.succeeded()
-            if code != 0 and not self._is_over:
-                self._failed(f"the upload process ended with {code}")
-            return False
+            if self._is_over:
+                return
+            self._open[order.folder] = order, when_sent
+            self._lines.put(order.line())
+            if self._keeper is None:
+                keeper = threading.Thread(target=self._keep, name="paceline-uploads", daemon=True)
+                try:
+                    keeper.start()
+                except RuntimeError as error:
+                    self._failed(f"a thread could not be started: {error}")
+                else:
+                    self._keeper = keeper
 
-    def _begin(self) -> None:
-        # the address may hold credentials: a command line can be read by everyone on the machine
-        order = {
-            "path": sys.path,
-            "folder": str(self._folder.absolute()),
-            "uri": self._record.uri,
-            "starter": os.getpid(),
-        }
+    def _keep(self) -> None:
+        """Start the process, take its reports, and start it again should it end."""
+        while not self._is_over:
+            began, process = time.monotonic(), self._started()
+            if process is not None:
+                threading.Thread(target=_write, args=(process, self._lines), daemon=True).start()
+                self._take_reports(process)
+                code = process.wait()
+                self._lines.put(None)  # the thread that writes to it ends
+                if time.monotonic() - began > LONGEST_RESTART_SECONDS:
+                    self._backoff.succeeded()
+                if not self._is_over:
+                    self._failed(f"the upload process ended with {code}")
+            self._hurry.wait(self._backoff.wait_seconds)
+            self._hurry.clear()
+
+    def _started(self) -> "subprocess.Popen[bytes] | None":
+        """Start the process, and have it given all that is open. None where it cannot be started."""
         try:
-            self._process = _start()
+            process = _start()
         except OSError as error:
             self._failed(f"the upload process could not be started: {error}")
-            return
-        self._trouble, self._began = None, time.monotonic()
-        self._send_command(json.dumps(order) + "\n")
+            return None
+        with self._lock:
+            self._process, self.trouble = process, None
+            self._lines = queue.SimpleQueue()
+            # an address may hold credentials: a command line can be read by everyone on the machine
+            self._lines.put(_line({"path": sys.path, "starter": os.getpid()}))
+            for order, _ in self._open.values():
+                self._lines.put(order.line())
+            if self._is_over:
+                process.kill()
+        return process
 
     def _failed(self, trouble: str) -> None:
         self._backoff.failed()
-        self._trouble = trouble
-        logger.warning("metrics do not reach MLflow for now, they are kept in %s: %s", self._journal.path, trouble)
+        self.trouble = trouble
+        logger.warning("metrics do not reach MLflow for now, they are kept in the runs' folders: %s", trouble)
 
-    def _send_command(self, text: str) -> None:
-        if self._process is None:
-            return
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # it has died, or ended: the report tells what is left
-            self._process.stdin.write(text)
-            self._process.stdin.flush()
+    def _take_reports(self, process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                if line.endswith(b"\n"):
+                    self._take(json.loads(line))
+
+    def _take(self, answer: Mapping[str, Any]) -> None:
+        with self._lock:
+            order, when_sent = self._open.get(answer["folder"], (None, None))
+            if order is None or when_sent is None:
+                return
+            del self._open[order.folder]
+        when_sent(UploadReport(**answer["report"]))
 
 
-def _start() -> "subprocess.Popen[str]":
-    """Start a process that waits for an order to pass to `main`."""
+def _start() -> "subprocess.Popen[bytes]":
+    """Start a process that waits for a line with its path and its starter, to call `main`."""
     command = [sys.executable, "-P", "-c", _PROGRAM]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    environment = {**os.environ, **ENVIRONMENT}
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
-def _close_pipe(process: "subprocess.Popen[str]") -> None:
+def _write(process: "subprocess.Popen[bytes]", lines: "queue.SimpleQueue[bytes | None]") -> None:
+    """Write to a process what there is: in a thread, since one that was stopped takes no more at some time."""
     assert process.stdin is not None
+    with contextlib.suppress(OSError):  # it has ended: the next one is given all again
+        while (line := lines.get()) is not None:
+            process.stdin.write(line)
+            process.stdin.flush()
     with contextlib.suppress(OSError):
         process.stdin.close()
 
 
-def main(order: Mapping[str, Any]) -> None:
-    """Entry point of the process: upload until the order to finish, and end when the starting process ends."""
+def _line(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode() + b"\n"
+
+
+def main(starter: int) -> None:
+    """Entry point of the process: follow the orders, and end when the starting process ends.
+
+    Args:
+        starter: its process id.
+    """
     for number in (signal.SIGINT, signal.SIGHUP):  # a Ctrl-C in the terminal, and its end, are for the one that trains
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
-    folder = Path(order["folder"])
-    uploader = MlflowUploader(folder, RunRecord.load(folder, order["uri"]), Journal(folder / JOURNAL_FILE))
-    uploader.start()
-    end_with_starter(order["starter"])  # should the pipe still be open somewhere
-    for line in sys.stdin:
-        if line == FINISH:
-            threading.Thread(target=_finish, args=(uploader,), daemon=True).start()
-    os._exit(1)  # the pipe has closed, wherever the upload stands: whoever continues sends the rest
+    end_with_starter(starter)  # should the pipe still be open somewhere
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # MLflow prints
+    _follow(sys.stdin.buffer, answers)
+    os._exit(0)  # the pipe has closed, wherever the uploads stand: whoever continues sends the rest
 
 
-def _finish(uploader: MlflowUploader) -> None:
-    uploader.finish(threading.TIMEOUT_MAX)
-    os._exit(0)
+def _follow(orders: IO[bytes], answers: IO[bytes]) -> None:
+    uploads, lock = UploadThreads(), threading.Lock()
+
+    def answer_for(folder: str) -> Callable[[UploadReport], None]:
+        def answer(report: UploadReport) -> None:
+            with lock, contextlib.suppress(OSError):
+                answers.write(_line({"folder": folder, "report": asdict(report)}))
+
+        return answer
+
+    for line in orders:
+        order = Order(**json.loads(line))
+        folder = Path(order.folder)
+        if order.call == "finish":
+            uploads.finish(folder, order.uri, order.patience_seconds, answer_for(order.folder), order.is_new)
+        elif order.call == "abandon":
+            uploads.abandon(folder)
+        else:
+            _begin(uploads, order)
+
+
+def _begin(uploads: UploadThreads, order: Order) -> None:
+    try:
+        uploads.begin(Path(order.folder), order.uri, order.is_new)
+    except Exception as error:  # of one record, which may have been removed
+        logger.warning("%s is not sent to MLflow for now: %s", order.folder, unsent_for(error).error)

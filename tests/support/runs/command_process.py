@@ -121,7 +121,7 @@ def _command(
             os.dup2(file.fileno(), descriptor)
     sys.argv = ["paceline", *arguments]
     from paceline import cli
-    from paceline.tracking import uploader_process
+    from paceline.tracking import uploader_process, uploads
 
     if server is not None:
         forkserver.use(server)
@@ -129,7 +129,7 @@ def _command(
     if prepare is not None:
         prepare()
     if variables.get("MLFLOW_TRACKING_URI") == DEAD:  # no process imports MLflow to find that out
-        uploader_process.UploaderProcess.start = lambda self: None  # type: ignore[method-assign]
+        uploads.RecordUpload.start = lambda self: None  # type: ignore[method-assign]
     try:
         cli.main(list(arguments))
     except SystemExit as error:

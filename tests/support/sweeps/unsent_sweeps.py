@@ -1,4 +1,4 @@
-"""Fixtures of sweeps that are simulated: without Ray, and without an MLflow that answers.
+"""Fixtures of sweeps that are simulated: without Ray, and without an MLflow that answers, or with a pretended one.
 
 The conftest of a folder of such tests imports them.
 """
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from paceline.sweeps.coordinator import sweep_recorder
-from paceline.tracking import mlflow_uploader
+from paceline.tracking import mlflow_uploader, upload_threads
+from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.upload_cursor import UploadReport
 from support.sweeps.simulation import SimulatedSweep
 
 
@@ -31,3 +33,11 @@ def new_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """Makes a simulated sweep in the folder `sweep`; called again, a later launch of it."""
     monkeypatch.setattr(sweep_recorder, "CHILD_CLOSE_SECONDS", 0.05)
     return lambda **given: SimulatedSweep(tmp_path / "sweep", **given)
+
+
+def pretend_mlflow(monkeypatch: pytest.MonkeyPatch, finish: Callable[[], UploadReport]) -> None:
+    """Have MLflow answer, and report what `finish` returns of each record that is over; nothing is sent anywhere."""
+    monkeypatch.setattr(RunRecorder, "_silence", lambda recorder: None)
+    monkeypatch.setattr(upload_threads, "silence_of", lambda *_: None)
+    monkeypatch.setattr(mlflow_uploader.MlflowUploader, "start", lambda uploader: None)
+    monkeypatch.setattr(mlflow_uploader.MlflowUploader, "finish_patiently", lambda uploader, seconds: finish())

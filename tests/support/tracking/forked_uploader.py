@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from paceline.tracking import uploader_process
 from support.forked_process import ForkedProcess
 
 NAME = "uploader"
@@ -13,15 +14,11 @@ NAME = "uploader"
 
 def start() -> ForkedProcess:
     """In place of `uploader_process._start`."""
-    return ForkedProcess(_upload, os.environ, text=True)
+    return ForkedProcess(_upload, {**os.environ, **uploader_process.ENVIRONMENT})
 
 
 def _upload() -> None:
-    from paceline.tracking.uploader_process import main
-
     Path("/proc/self/comm").write_text(NAME)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    if line := sys.stdin.readline():
-        order = json.loads(line)
-        sys.path[:] = order["path"]
-        main({**order, "starter": os.getppid()})
+    if line := sys.stdin.buffer.readline():
+        sys.path[:] = json.loads(line)["path"]
+        uploader_process.main(os.getppid())

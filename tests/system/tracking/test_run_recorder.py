@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder, has_ended
 from paceline.tracking.sync import sync
 from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport, unsent
+from paceline.tracking.upload_threads import UploadThreads
 from support.logged import Logged
 from support.tracking.faulty_proxy import FaultyProxy
 from support.tracking.journals import numbers
@@ -163,56 +165,36 @@ def test_more_runs_than_mlflow_has_database_connections_are_created_at_once(
     assert not logged.records
 
 
-def test_a_trial_that_waits_for_its_turn_to_be_closed_is_sent_as_a_whole(
-    tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mlflow_uploader, "FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(mlflow_uploader, "INTERVAL_SECONDS", 0.01)
-    parent = record(sqlite_uri)
-    sweep = RunRecorder(tmp_path / "sweep", parent)
-    sweep.start_uploading()
-    until(lambda: all_sent(sweep))
-    trials = []
-    for number in range(2):
-        about = record(sqlite_uri, run_id=f"{parent.run_id}/{number}", parent=parent.run_id)
-        trials.append(RunRecorder(tmp_path / str(number), about, is_new=True))
-    trials[0].rest()
-    for trial in trials:
-        trial.append(points(1, 3))
-        trial.start_uploading()
-    until(lambda: all_sent(trials[1]))
-    assert trials[0].report().run_id is None
-    reports = [trial.close("FINISHED") for trial in trials]
-    assert {(report.unsent, report.error) for report in reports} == {(0, None)}
-    assert len(runs_of(parent)) == 3
-
-
 @pytest.mark.parametrize("was_begun", [False, True])
-def test_a_trial_that_is_set_aside_is_sent_later(
+def test_a_trial_that_is_handed_over_is_sent_from_its_folder(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord, searched: list[str], was_begun: bool
 ) -> None:
-    parent = record(sqlite_uri)
-    sweep = RunRecorder(tmp_path / "sweep", parent, is_new=True)
+    parent, uploads = record(sqlite_uri), UploadThreads()
+    sweep = RunRecorder(tmp_path / "sweep", parent, is_new=True, uploads=uploads)
     sweep.start_uploading()
     until(lambda: all_sent(sweep))
     about = record(sqlite_uri, run_id=f"{parent.run_id}/0", parent=parent.run_id, picture=False)
-    trial = RunRecorder(tmp_path / "trial", about, is_new=True)
+    trial = RunRecorder(tmp_path / "trial", about, is_new=True, uploads=uploads)
     trial.append(points(1, 3))
-    if not was_begun:
-        trial.rest()
-    trial.start_uploading()
-    until(lambda: not was_begun or all_sent(trial))
+    if was_begun:
+        trial.start_uploading()
+        until(lambda: all_sent(trial))
     trial.append(points(3, 6))
-
-    is_new = trial.set_aside("FAILED", "it was unlucky")
-    assert is_new is not was_begun
+    trial.hand_over("FAILED", "it was unlucky")
+    assert trial._journal._descriptor is None
     assert len(runs_of(parent)) == 1 + was_begun
-    report = sync(tmp_path / "trial", sqlite_uri, is_new=is_new)
-    run = run_of(sqlite_uri, report)
+
+    uploads.stop()
+    reports: list[UploadReport] = []
+    others = UploadThreads()
+    others.finish(tmp_path / "trial", sqlite_uri, 60.0, reports.append, trial.is_new)
+    until(lambda: reports)
+    run = run_of(sqlite_uri, reports[0])
     assert (run.info.status, run.data.tags[metrics.STATUS_REASON]) == ("FAILED", "it was unlucky")
     assert len(runs_of(parent)) == 2
-    assert steps_of(sqlite_uri, report.run_id) == list(range(1, 6))
+    assert steps_of(sqlite_uri, reports[0].run_id) == list(range(1, 6))
     assert searched == [about.run_id] * was_begun
+    others.stop()
 
 
 def test_a_thread_that_waits_for_the_database_in_vain_says_so(sqlite_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,11 +317,11 @@ def test_a_run_that_is_deleted_in_mlflow_meanwhile_gets_everything_again(
     assert metrics.NOT_RECORDED not in run_of(sqlite_uri, report).data.tags
 
 
-@pytest.mark.parametrize("is_set_aside", [False, True])
+@pytest.mark.parametrize("is_handed_over", [False, True])
 def test_a_record_that_is_given_up_while_its_run_is_created_has_one_run(
-    tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch, is_set_aside: bool
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, monkeypatch: pytest.MonkeyPatch, is_handed_over: bool
 ) -> None:
-    """MLflow was too slow for the first recorder, whose thread still waits for it when the next one begins."""
+    """MLflow was too slow for the first uploader, whose thread still waits for it when the next one begins."""
     create, is_creating, may_create = mlflow_run._create, threading.Event(), threading.Event()
 
     def create_slowly(*arguments: Any) -> Any:
@@ -350,21 +332,22 @@ def test_a_record_that_is_given_up_while_its_run_is_created_has_one_run(
 
     monkeypatch.setattr(mlflow_run, "_create", create_slowly)
     about = record(sqlite_uri)
-    first = RunRecorder(tmp_path / "run", about, is_new=is_set_aside)
+    uploads = UploadThreads() if is_handed_over else None
+    first = RunRecorder(tmp_path / "run", about, is_new=is_handed_over, uploads=uploads)
     first.append(points(1, 11))
     first.start_uploading()
     assert is_creating.wait(60)
-    if is_set_aside:
-        assert not first.set_aside("FINISHED"), "nobody knows whether MLflow has the run"
+    if uploads is not None:
+        first.hand_over("FINISHED")
+        uploads.stop()
     else:
         assert first.close("FINISHED", timeout_seconds=0.1).unsent > 0
     again: list[UploadReport] = []
-    # whoever takes it for a new one learns better from the thread that it waits for
-    second = threading.Thread(target=lambda: again.append(sync(tmp_path / "run", sqlite_uri, is_new=True)))
-    second.start()
-    second.join(1.0)
+    # whoever takes it for a new one learns better from the folder, and from the thread that it waits for
+    UploadThreads().finish(tmp_path / "run", sqlite_uri, 60.0, again.append, is_new=True)
+    time.sleep(1.0)
     may_create.set()
-    second.join(60)
+    until(lambda: again)
     for thread in threading.enumerate():
         if thread.name == "paceline-upload":
             thread.join(60)

@@ -1,4 +1,4 @@
-"""Uploading from a process of its own, for a process that trains: it ends with that one, and dies without a loss."""
+"""Uploading from a process of its own, of one record or of many: it ends with its starter, and dies without a loss."""
 
 import errno
 import fcntl
@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,29 @@ import pytest
 from paceline.cluster.run_coordinator import RunCoordinator
 from paceline.tracking import backoff, uploader_process
 from paceline.tracking.metric_points import MetricReading
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadReport
 from paceline.tracking.uploader_process import UploaderProcess
-from support.tracking.recording import DEAD, MakeRecord, client_of, points, steps_of, stored, until
+from paceline.tracking.uploads import RecordUpload
+from support.tracking.recording import DEAD, MakeRecord, client_of, points, runs_of, steps_of, stored, until
+
+
+def uploads_of(recorder: RunRecorder) -> UploaderProcess:
+    assert isinstance(recorder._uploader, RecordUpload)
+    assert isinstance(recorder._uploader._uploads, UploaderProcess)
+    return recorder._uploader._uploads
+
+
+def process_in(uploads: UploaderProcess) -> psutil.Process:
+    until(lambda: uploads._process is not None and uploads.trouble is None)
+    assert uploads._process is not None
+    return psutil.Process(uploads._process.pid)
 
 
 def process_of(recorder: RunRecorder) -> psutil.Process:
-    uploader = recorder._uploader
-    assert isinstance(uploader, UploaderProcess)
-    assert uploader._process is not None
-    return psutil.Process(uploader._process.pid)
+    return process_in(uploads_of(recorder))
 
 
 def refused(number: int) -> OSError:
@@ -65,12 +79,7 @@ def test_a_killed_process_is_reported_and_started_again_also_at_the_end(
     first.kill()
     until(lambda: str(-signal.SIGKILL.value) in str(recorder.report().error))
     recorder.append(points(50, 100))
-
-    def is_there_again() -> bool:
-        recorder.start_uploading()  # as with each batch of readings
-        return recorder.report().error is None
-
-    until(is_there_again)
+    until(lambda: recorder.report().error is None)
     second = process_of(recorder)
     assert second.pid != first.pid
     second.kill()
@@ -89,12 +98,8 @@ def test_a_process_that_dies_each_time_is_left_alone_for_longer_and_longer(
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.1)
     recorder = RunRecorder(tmp_path / "run", record(DEAD), apart=True)
     recorder.append(points(1, 3))
-
-    def has_died_four_times() -> bool:
-        recorder.start_uploading()
-        return len(waits) >= 4
-
-    until(has_died_four_times)
+    recorder.start_uploading()
+    until(lambda: len(waits) >= 4)
     assert waits[3] > 3 * waits[0]  # doubled three times, less a random part of at most a half
     report = recorder.close("FINISHED", timeout_seconds=0.5)
     assert "7" in str(report.error)
@@ -114,7 +119,7 @@ def test_where_nothing_can_be_started_points_are_safe_and_sent_at_the_end(
         patch.setattr(*((subprocess, "Popen") if is_apart else (threading.Thread, "start")), refuse)
         coordinator.start_uploading()
         assert coordinator.record([MetricReading(1, 1, {"train/loss": 0.5})])
-        assert coordinator._recorder.report().error
+        until(lambda: coordinator._recorder.report().error)
     report = coordinator.close("FINISHED", None, 120)
     assert (report["unsent"], report["error"]) == (0, None)
     assert stored(sqlite_uri, report["run_id"]) == [("train/loss", 1, 0.5, 1)]
@@ -123,13 +128,13 @@ def test_where_nothing_can_be_started_points_are_safe_and_sent_at_the_end(
 def test_where_files_cannot_be_locked_one_process_does_it_all(
     tmp_path: Path, record: MakeRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(RunRecorder(tmp_path / "locks", record(DEAD), apart=True)._uploader, UploaderProcess)
+    assert uploads_of(RunRecorder(tmp_path / "locks", record(DEAD), apart=True))
 
     def refuse(descriptor: int, kind: int) -> None:
         raise refused(errno.ENOSYS)
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert not isinstance(RunRecorder(tmp_path / "run", record(DEAD), apart=True)._uploader, UploaderProcess)
+    assert isinstance(RunRecorder(tmp_path / "run", record(DEAD), apart=True)._uploader, MlflowUploader)
 
 
 STARTER = """
@@ -139,7 +144,9 @@ from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
 recorder = RunRecorder(Path({folder!r}), RunRecord("r", "n", "http://127.0.0.1:9", "e"), apart=True)
 recorder.start_uploading()
-print(recorder._uploader._process.pid, flush=True)
+while (process := recorder._uploader._uploads._process) is None:
+    time.sleep(0.01)
+print(process.pid, flush=True)
 {then}
 """
 
@@ -167,3 +174,124 @@ def test_it_ends_with_the_process_that_started_it(
     until(lambda: not shipping.is_running() or shipping.status() == psutil.STATUS_ZOMBIE)
     if child:
         os.kill(child, signal.SIGKILL)
+
+
+# Many records
+
+
+@pytest.fixture
+def uploads() -> Iterator[UploaderProcess]:
+    shared = UploaderProcess()
+    yield shared
+    shared.stop()
+
+
+class Sweep:
+    """Records of a sweep and of its trials, which share a process."""
+
+    def __init__(self, folder: Path, uploads: UploaderProcess, about: RunRecord) -> None:
+        self.about, self.uploads, self._folder = about, uploads, folder
+        self.own = RunRecorder(folder / "sweep", about, is_new=True, uploads=uploads)
+        self.own.start_uploading()
+        self.reports: list[UploadReport] = []
+
+    def trial(self, number: int) -> RunRecorder:
+        """A new record of a trial, which is being sent."""
+        name = f"{self.about.run_id}/{number}"
+        about = replace(self.about, run_id=name, name=str(number), parent=self.about.run_id, picture=False)
+        trial = RunRecorder(self._folder / str(number), about, is_new=True, uploads=self.uploads)
+        trial.start_uploading()
+        trial.append(points(1, 6))
+        return trial
+
+    def close(self, trial: RunRecorder) -> None:
+        """Have a trial's record closed; its report comes in time."""
+        trial.hand_over("FINISHED")
+        self.uploads.finish(trial._folder, self.about.uri, 120.0, self.reports.append, trial.is_new)
+
+    def all_are_in_mlflow(self, trials: int) -> bool:
+        """True if there is one run of each trial, with all of its points."""
+        reports = [*self.reports, self.own.close("FINISHED", timeout_seconds=240)]
+        assert [(report.unsent, report.error) for report in reports] == [(0, None)] * (trials + 1)
+        assert sorted(runs_of(self.about)) == sorted(str(report.run_id) for report in reports)
+        return all(steps_of(self.about.uri, each.run_id) == list(range(1, 6)) for each in self.reports)
+
+
+def test_records_of_a_sweep_share_a_process(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess
+) -> None:
+    sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
+    process = process_in(uploads)
+    slow = sweep.trial(0)
+    until(lambda: slow.report().run_id and not slow.report().unsent)  # while it is running
+    for number in range(1, 4):
+        sweep.close(sweep.trial(number))
+    slow.set_tags({"late": "tag"})
+    sweep.close(slow)
+    until(lambda: len(sweep.reports) == 4)
+    assert sweep.all_are_in_mlflow(4)
+    assert client_of(sqlite_uri).get_run(str(slow.report().run_id)).data.tags["late"] == "tag"
+    assert process_in(uploads) == process
+    uploads.stop()
+    assert not process.is_running()
+
+
+def test_killed_process_gets_all_open_records_again(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess
+) -> None:
+    sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
+    running = sweep.trial(0)
+    trials = [sweep.trial(number) for number in range(1, 13)]
+    for trial in trials[:6]:
+        sweep.close(trial)
+    until(lambda: sweep.reports)  # some are sent, one or the other is just being created
+    process_in(uploads).kill()
+    for trial in trials[6:]:
+        sweep.close(trial)
+    sweep.close(running)
+    until(lambda: len(sweep.reports) == 13)
+    assert sweep.all_are_in_mlflow(13)
+
+
+def test_stopped_process_holds_up_nobody(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess
+) -> None:
+    sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
+    trial = sweep.trial(0)
+    process = process_in(uploads)
+    until(lambda: (tmp_path / "sweep" / CURSOR_FILE).exists())
+    process.suspend()
+    for number in range(2000):  # far more than a pipe takes
+        uploads.begin(tmp_path / f"{'x' * 200}-{number}", sqlite_uri)
+    sweep.close(trial)
+    process.resume()
+    until(lambda: len(sweep.reports) == 1)
+    assert sweep.all_are_in_mlflow(1)
+
+
+def test_abandoned_record_is_not_reported(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess
+) -> None:
+    sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
+    process_in(uploads).suspend()
+    first, second = sweep.trial(0), sweep.trial(1)
+    sweep.close(first)
+    uploads.abandon(first._folder)
+    sweep.close(second)
+    process_in(uploads).resume()
+    until(lambda: sweep.reports)
+    assert len(sweep.reports) == 1
+    assert client_of(sqlite_uri).get_run(str(sweep.reports[0].run_id)).info.run_name == "1"
+
+
+def test_record_that_is_gone_is_reported_and_costs_no_other(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess
+) -> None:
+    sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
+    uploads.begin(tmp_path / "gone", sqlite_uri)
+    uploads.finish(tmp_path / "gone", sqlite_uri, 10.0, sweep.reports.append)
+    until(lambda: sweep.reports)
+    assert "No such file" in str(sweep.reports.pop().error)
+    sweep.close(sweep.trial(0))
+    until(lambda: sweep.reports)
+    assert sweep.all_are_in_mlflow(1)

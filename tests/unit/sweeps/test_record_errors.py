@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from paceline.sweeps.coordinator import record_closer, sweep_recorder
+from paceline.sweeps.coordinator import sweep_recorder
 from paceline.sweeps.coordinator.running_trial import TrialCoordinator
 from paceline.tracking import metrics
 from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.upload_cursor import UploadReport
 from support.sweeps.simulation import ONE, SimulatedSweep, play, simulated
+from support.sweeps.unsent_sweeps import pretend_mlflow
 
 ERRORS = [
     KeyError("status"),
@@ -42,21 +43,7 @@ def raising_for(part: str, error: BaseException, method: Callable[..., Any]) -> 
 
 @pytest.fixture(autouse=True)
 def _mlflow_takes_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    report = UploadReport("http://page", "1", "run", 0, None)
-    monkeypatch.setattr(RunRecorder, "_silence", lambda recorder: None)
-    monkeypatch.setattr(MlflowUploader, "start", lambda uploader: None)
-    monkeypatch.setattr(MlflowUploader, "finish", lambda uploader, seconds: report)
-    monkeypatch.setattr(MlflowUploader, "finish_patiently", lambda uploader, seconds: report)
-
-
-async def run_three(sweep: SimulatedSweep) -> None:
-    """Run trials, and see that those whose records are sound are closed in MLflow."""
-    assert await sweep.run_all("0000", "0001", "0002") == ["finished"] * 3
-    await sweep.until_records_are_closed()
-    assert (await sweep.close(seconds=60))["run_id"] == "run"
-    run_ids = {id: trial.mlflow_run_id for id, trial in sweep.history().trials.items()}
-    assert run_ids == {"0000": "run", "0001": "", "0002": "run"}
-    assert set((await sweep.states()).values()) == {"finished"}
+    pretend_mlflow(monkeypatch, lambda: UploadReport("http://page", "1", "run", 0, None))
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -64,21 +51,7 @@ async def run_three(sweep: SimulatedSweep) -> None:
 async def test_error_while_a_record_is_closed(
     sweep: SimulatedSweep, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RunRecorder, "close", raising_for("0001", error, RunRecorder.close))
-    await run_three(sweep)
-    told = [event for event in await sweep.events("warning") if event["code"] == "unsent"]
-    assert {event["trial"] for event in told} == {"0001"}
-    assert type(error).__name__ in told[0]["message"]
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@simulated(slots=2)
-async def test_error_while_a_record_is_set_aside(
-    sweep: SimulatedSweep, error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(record_closer, "MOST_CLOSINGS", 0)
-    monkeypatch.setattr(record_closer, "silence_of", lambda *_: None)
-    monkeypatch.setattr(RunRecorder, "set_aside", raising_for("0001", error, RunRecorder.set_aside))
+    monkeypatch.setattr(RunRecorder, "hand_over", raising_for("0001", error, RunRecorder.hand_over))
     ids = ["0000", "0001", "0002"]
     assert await sweep.run_all(*ids) == ["finished"] * 3
     await sweep.until_records_are_closed()
@@ -86,6 +59,24 @@ async def test_error_while_a_record_is_set_aside(
     told = [event for event in await sweep.events("warning") if event["code"] == "unsent"]
     assert {event["trial"] for event in told} == {"0001"}
     assert type(error).__name__ in told[0]["message"]
+    await sweep.close(seconds=60)  # and neither then: its end is still not written down
+    assert [sweep.history().trials[id].mlflow_run_id for id in ids] == ["run", "", "run"]
+    assert set((await sweep.states()).values()) == {"finished"}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@simulated(slots=2)
+async def test_error_while_a_record_is_sent(
+    sweep: SimulatedSweep, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, finish = ["0000", "0001", "0002"], MlflowUploader.finish_patiently
+    with monkeypatch.context() as broken:
+        broken.setattr(MlflowUploader, "finish_patiently", raising_for("0001", error, finish))
+        assert await sweep.run_all(*ids) == ["finished"] * 3
+        await sweep.until_records_are_closed()
+    assert [(await sweep.trial(id)).mlflow_run_id for id in ids] == ["run", "", "run"]
+    told = [event for event in await sweep.events("warning") if event["code"] == "unsent"]
+    assert [(event["trial"], type(error).__name__ in event["message"]) for event in told] == [("0001", True)]
     await sweep.close(seconds=60)
     assert {trial.mlflow_run_id for trial in sweep.history().trials.values()} == {"run"}, "at the end it is sent"
 
@@ -120,7 +111,7 @@ def test_error_in_a_record_that_an_earlier_launch_has_left(
         await first.run_all("0000", "0001")
 
     with monkeypatch.context() as context:
-        context.setattr(RunRecorder, "close", raising_for("/trials/", SystemExit(), RunRecorder.close))
+        context.setattr(RunRecorder, "hand_over", raising_for("/trials/", SystemExit(), RunRecorder.hand_over))
         play(first, runs)
     second = new_sweep()
     exists = Path.exists

@@ -20,13 +20,13 @@ from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint, MetricReading
-from paceline.tracking.mlflow_uploader import MlflowUploader
 from paceline.tracking.recorded_run import read_points
 from paceline.tracking.run_record import RunRecord
 from paceline.tracking.run_recorder import RunRecorder
 from paceline.tracking.upload_cursor import UploadReport
 from support.cluster.coordinators import NOWHERE, entries_of
 from support.sweeps.simulation import ONE, SimulatedSweep, ending, ends_with, finishes, full_disk, play, simulated
+from support.sweeps.unsent_sweeps import pretend_mlflow
 
 
 class FakeMlflow:
@@ -34,17 +34,14 @@ class FakeMlflow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, unsent: int = 0, error: str | None = None) -> None:
         self.closed: list[tuple[str, str, str | None]] = []
-        close = RunRecorder.close
+        hand_over = RunRecorder.hand_over
 
-        def closes(recorder: RunRecorder, status: Any, reason: Any = None, *rest: Any, **named: Any) -> UploadReport:
+        def closes(recorder: RunRecorder, status: Any, reason: Any = None) -> None:
             self.closed.append((recorder._record.run_id, status, reason))
-            return close(recorder, status, reason, *rest, **named)
+            hand_over(recorder, status, reason)
 
-        monkeypatch.setattr(RunRecorder, "close", closes)
-        report = UploadReport("http://page", "1", "run", unsent, error)
-        monkeypatch.setattr(MlflowUploader, "start", lambda uploader: None)
-        monkeypatch.setattr(MlflowUploader, "finish", lambda uploader, seconds: report)
-        monkeypatch.setattr(MlflowUploader, "finish_patiently", lambda uploader, seconds: report)
+        monkeypatch.setattr(RunRecorder, "hand_over", closes)
+        pretend_mlflow(monkeypatch, lambda: UploadReport("http://page", "1", "run", unsent, error))
 
 
 ENDED = Trial("0000", {"optimizer.lr": 0.1}, state="diverged", reason="the loss is nan")

@@ -27,6 +27,7 @@ from paceline.sweeps.states import ENDED
 from paceline.sweeps.sweep_costs import Spent
 from paceline.sweeps.trial import PlannedTrial, Trial, planned_order
 from paceline.tracking.run_record import RunRecord
+from paceline.tracking.uploader_process import UploaderProcess, can_upload_in_own_process
 
 NOT_NOW = TrialReport("pending")
 """For a trial that does not begin, or continue, in this launch."""
@@ -43,6 +44,7 @@ class SweepCoordinator(GroupReports):
         num_trials: int | None,
         launch_id: str = "",
         store: RunStore | None = None,
+        uploads_in_own_process: bool = False,
     ) -> None:
         """Open the sweep's journal and its record. Where a coordinator of the same launch has died, take over its slots
         and the trials that are at work there.
@@ -51,11 +53,14 @@ class SweepCoordinator(GroupReports):
             num_trials: how many trials there will be at the most; None: nobody knows.
             launch_id: names the launch.
             store: where the sweep is kept when that is an object store.
+            uploads_in_own_process: True if another process is to send all records to MLflow, so that this one has its
+                interpreter for itself.
 
         Raises:
             OSError: the folder cannot be written to.
         """
-        recorder = SweepRecorder(folder, record, rules.objectives, rules.constraints, launch_id, store)
+        uploads = UploaderProcess() if uploads_in_own_process and can_upload_in_own_process(folder) else None
+        recorder = SweepRecorder(folder, record, rules.objectives, rules.constraints, launch_id, store, uploads)
         super().__init__(SlotScheduler(rules, recorder, num_trials), recorder)
         self._watch: asyncio.Task[None] | None = None
 

@@ -87,7 +87,12 @@ class SlotScheduler:
             if spec.store is not None and stored_bytes(tracking) is None:
                 note_stored(tracking, 0)  # or MLflow would be sent what the store does not have
             coordinator = TrialCoordinator(
-                tracking, spec.record, self._listener(trial.id), store=spec.store, is_new=not known.attempts
+                tracking,
+                spec.record,
+                self._listener(trial.id),
+                store=spec.store,
+                is_new=not known.attempts,
+                uploads=self.recorder.uploads,
             )
             coordinator.note_axes(0, trial.params)
             return coordinator
@@ -146,7 +151,9 @@ class SlotScheduler:
     def _recover_run(self, attempt: SavedAttempt, trial: Trial) -> None:
         folder = self.recorder.tracking_of(trial.id)
         record, store = RunRecord.load(folder, self.recorder.uri), self.recorder.store_of(trial.id)
-        coordinator = TrialCoordinator(folder, record, self._listener(trial.id), store=store)
+        coordinator = TrialCoordinator(
+            folder, record, self._listener(trial.id), store=store, uploads=self.recorder.uploads
+        )
         run = RunningTrial(
             **vars(attempt),
             spec=None,

@@ -16,7 +16,7 @@ from paceline.config.constraints import Constraint
 from paceline.errors import PacelineError, text_of
 from paceline.redaction import redact
 from paceline.storage.address import RunStore
-from paceline.sweeps.coordinator.record_closer import RecordCloser
+from paceline.sweeps.coordinator.record_closer import Closed, RecordCloser
 from paceline.sweeps.coordinator.running_trial import RunningTrial
 from paceline.sweeps.coordinator.write_queue import GroupCommit, WriteQueue
 from paceline.sweeps.restart_state import LogEntry, launch_entry, of_launch
@@ -29,6 +29,9 @@ from paceline.tracking.metric_points import MetricPoint
 from paceline.tracking.run_record import RunRecord, trial_state_tags
 from paceline.tracking.run_recorder import TRIAL_STATUS, RunRecorder
 from paceline.tracking.sweep_note import sweep_points
+from paceline.tracking.upload_cursor import UploadReport
+from paceline.tracking.upload_threads import UploadThreads
+from paceline.tracking.uploads import Uploads
 
 CHILD_CLOSE_SECONDS = 30.0
 """Time that a trial's record waits for MLflow; what is unsent by then stays in its journal."""
@@ -49,12 +52,14 @@ class SweepRecorder:
         constraints: Sequence[Constraint] = (),
         launch_id: str = "",
         store: RunStore | None = None,
+        uploads: Uploads | None = None,
     ) -> None:
         """Open the sweep's journal and its record.
 
         Args:
             launch_id: tells a coordinator that is started again from that of a later launch.
             store: where the sweep is kept when that is an object store.
+            uploads: sends all records to MLflow; by default threads of this process.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -68,13 +73,14 @@ class SweepRecorder:
         if self.recovered is None:
             log.append([launch_entry(launch_id)])
         self._log = GroupCommit(log.append, ThreadPoolExecutor(1, "sweep-log"))
-        self._parent = RunRecorder(folder / "tracking", record)
+        self.uploads = uploads or UploadThreads()
+        self._parent = RunRecorder(folder / "tracking", record, uploads=self.uploads)
         self._parent_writes = WriteQueue(ThreadPoolExecutor(1, "sweep-record"))
         self.threads = ThreadPoolExecutor(MOST_WRITERS, "trial-record")
         """For the records of the trials."""
         self._parent_updated = -PARENT_SECONDS
         self._parent_timer: asyncio.TimerHandle | None = None
-        self._closer = RecordCloser(record.uri)
+        self._closer = RecordCloser(record.uri, self.uploads, self.threads)
         self._is_in_trouble = False
         self.trials: dict[str, Trial] = {}
         """All trials that are known, by id."""
@@ -220,6 +226,7 @@ class SweepRecorder:
             self._close_left_open()
             await self._closer.finish(timeout_seconds)
         self._closer.give_up()
+        self.uploads.stop()
         await self.durable()
         return report
 
@@ -260,13 +267,13 @@ class SweepRecorder:
         except OSError:  # the record counts as closed now: another call only sends
             return self._parent.close(status, None, timeout_seconds)
 
-    def _when_closed(self, trial_id: str) -> Callable[[dict[str, Any]], None]:
-        def closed(report: dict[str, Any]) -> None:
-            is_whole = not report["unsent"] and not report["error"]
-            if report["run_id"] and is_whole:  # otherwise a later launch sends the rest
-                self.trial(replace(self.trials[trial_id], mlflow_run_id=report["run_id"]))
-            if report["error"]:
-                message = f"MLflow does not have all of it: {report['error']}"
+    def _when_closed(self, trial_id: str) -> Closed:
+        def closed(report: UploadReport) -> None:
+            is_whole = not report.unsent and not report.error
+            if report.run_id and is_whole:  # otherwise a later launch sends the rest
+                self.trial(replace(self.trials[trial_id], mlflow_run_id=report.run_id))
+            if report.error:
+                message = f"MLflow does not have all of it: {report.error}"
                 self.report_event("warning", code="unsent", message=message, trial=trial_id)
 
         return closed

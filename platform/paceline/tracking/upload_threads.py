@@ -1,0 +1,133 @@
+"""Uploads of many records in threads of this process."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paceline.errors import PacelineError, text_of
+from paceline.tracking.journal import JOURNAL_FILE, Journal
+from paceline.tracking.mlflow_probe import silence_of
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.run_record import RunRecord
+from paceline.tracking.upload_cursor import UploadReport
+from paceline.tracking.uploads import WhenSent
+
+MOST_FINISHING = 64
+"""Records that are finished at the same time, at most. Any further one waits with its folder alone: a thread and an
+open journal take 100 KB, and trials may end faster than MLflow takes their records, by hours in a sweep of
+thousands."""
+
+ANSWER_SECONDS = 5.0
+"""Time in which MLflow has to answer at all: this process may have a small part of a busy core."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Finishing:
+    """A record that is over."""
+
+    folder: Path
+    uri: str
+    patience_seconds: float
+    when_sent: WhenSent
+    is_new: bool
+
+
+class UploadThreads:
+    """`Uploads` in this process: a thread for each record that is being written, and some for those that are over."""
+
+    trouble = None
+
+    def __init__(self) -> None:
+        self._uploaders: dict[Path, MlflowUploader] = {}
+        self._finishing: dict[Path, _Finishing] = {}
+        self._lock = threading.RLock()
+        self._threads = ThreadPoolExecutor(MOST_FINISHING, "finish-upload")
+
+    def begin(self, folder: Path, uri: str, is_new: bool = False) -> None:
+        """Send what is recorded, see `Uploads`.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        with self._lock:
+            if folder not in self._uploaders and folder not in self._finishing:
+                uploader = self._uploaders[folder] = _uploader(folder, uri, is_new)
+                uploader.start()
+
+    def finish(
+        self, folder: Path, uri: str, patience_seconds: float, when_sent: WhenSent, is_new: bool = False
+    ) -> None:
+        """Send what is left, see `Uploads`."""
+        finishing = _Finishing(folder, uri, patience_seconds, when_sent, is_new)
+        with self._lock:
+            if len(self._finishing) >= MOST_FINISHING and folder in self._uploaders:
+                self._uploaders.pop(folder).abandon()
+            self._finishing[folder] = finishing
+            self._threads.submit(self._finish, finishing)
+
+    def abandon(self, folder: Path) -> None:
+        """Send no more of a record, see `Uploads`; a request that is under way is not waited for."""
+        with self._lock:
+            self._finishing.pop(folder, None)
+            uploader = self._uploaders.pop(folder, None)
+        if uploader is not None:
+            uploader.abandon()
+
+    def hurry(self) -> None:
+        """Do nothing: each thread tries again by itself."""
+
+    def stop(self) -> None:
+        """Abandon all records, see `Uploads`."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            folders = [*self._uploaders, *self._finishing]
+        for folder in folders:
+            self.abandon(folder)
+
+    def _finish(self, finishing: _Finishing) -> None:
+        try:
+            report = self._send(finishing)
+        # of any kind, SystemExit included: it is the trouble of one record, and somebody waits for its report
+        except BaseException as error:
+            report = unsent_for(error)
+        with self._lock:
+            is_wanted = self._finishing.get(finishing.folder) is finishing
+            if is_wanted:
+                del self._finishing[finishing.folder]
+                self._uploaders.pop(finishing.folder, None)
+        if is_wanted:
+            finishing.when_sent(report)
+
+    def _send(self, finishing: _Finishing) -> UploadReport:
+        folder = finishing.folder
+        uploader = self._uploaders.get(folder) or _uploader(folder, finishing.uri, finishing.is_new)
+        with self._lock:
+            if self._finishing.get(folder) is not finishing:
+                return _unsent("it was abandoned")
+            self._uploaders[folder] = uploader
+        uploader.start()
+        if uploader.report().run_id is None:  # MLflow has never answered, and thousands may wait for it
+            silence = silence_of(finishing.uri, ANSWER_SECONDS)
+            if silence is not None:
+                uploader.abandon()
+                report = uploader.report()
+                return replace(report, error=report.error or silence)
+        return uploader.finish_patiently(finishing.patience_seconds)
+
+
+def unsent_for(error: BaseException) -> UploadReport:
+    """Return the report of a record that could not be sent, since something went wrong before."""
+    kind = "" if isinstance(error, OSError | PacelineError) else f"{type(error).__name__}: "
+    return _unsent(f"{kind}{text_of(error)}")
+
+
+def _unsent(error: str) -> UploadReport:
+    return UploadReport(None, None, None, 1, error)
+
+
+def _uploader(folder: Path, uri: str, is_new: bool) -> MlflowUploader:
+    journal = Journal(folder / JOURNAL_FILE)
+    for _ in journal.scan():
+        pass
+    return MlflowUploader(folder, RunRecord.load(folder, uri), journal, is_new)
