@@ -1,6 +1,7 @@
 """Uploads of many records in threads of this process."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +14,15 @@ from paceline.tracking.run_record import RunRecord
 from paceline.tracking.upload_cursor import UploadReport
 from paceline.tracking.uploads import WhenSent
 
-MOST_FINISHING = 64
-"""Records that are finished at the same time, at most. Any further one waits with its folder alone: a thread and an
-open journal take 100 KB, and trials may end faster than MLflow takes their records, by hours in a sweep of
-thousands."""
+MOST_FINISHING = 16
+"""Records that are finished at the same time, at most. With more, each one would wait too long for its turn at a
+database, and count as stuck. Any further one waits with its folder alone: a thread and an open journal take 100 KB,
+and trials may end faster than MLflow takes their records, by hours in a sweep of thousands."""
 
 ANSWER_SECONDS = 5.0
 """Time in which MLflow has to answer at all: this process may have a small part of a busy core."""
+SILENT_SECONDS = 10.0
+"""Time for which MLflow then counts as silent, for all records that it has never answered for: thousands may wait."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,8 @@ class UploadThreads:
         self._finishing: dict[Path, _Finishing] = {}
         self._lock = threading.RLock()
         self._threads = ThreadPoolExecutor(MOST_FINISHING, "finish-upload")
+        self._silences: dict[str, tuple[str, float]] = {}
+        """By address, why nobody answers there, and until when that holds."""
 
     def begin(self, folder: Path, uri: str, is_new: bool = False) -> None:
         """Send what is recorded, see `Uploads`.
@@ -107,13 +112,20 @@ class UploadThreads:
                 return _unsent("it was abandoned")
             self._uploaders[folder] = uploader
         uploader.start()
-        if uploader.report().run_id is None:  # MLflow has never answered, and thousands may wait for it
-            silence = silence_of(finishing.uri, ANSWER_SECONDS)
-            if silence is not None:
-                uploader.abandon()
-                report = uploader.report()
-                return replace(report, error=report.error or silence)
+        if uploader.report().run_id is None and (silence := self._silence_of(finishing.uri)) is not None:
+            uploader.abandon()
+            report = uploader.report()
+            return replace(report, error=report.error or silence)
         return uploader.finish_patiently(finishing.patience_seconds)
+
+    def _silence_of(self, uri: str) -> str | None:
+        known, end = self._silences.get(uri, ("", 0.0))
+        if time.monotonic() < end:
+            return known
+        silence = silence_of(uri, ANSWER_SECONDS)
+        if silence is not None:
+            self._silences[uri] = silence, time.monotonic() + SILENT_SECONDS
+        return silence
 
 
 def unsent_for(error: BaseException) -> UploadReport:

@@ -79,8 +79,10 @@ class RecordUpload:
             self._uploads.begin(self._folder, self._record.uri, self._is_new)
 
     def finish(self, timeout_seconds: float) -> UploadReport:
-        """Have sent what is left, and wait for it no longer than the timeout. Only reports where it has not been started,
-        and in a second call."""
+        """Have sent what is left, and wait for it no longer than the timeout.
+
+        A second call only reports, and so does one without `start`.
+        """
         if self._is_begun and not self._is_over:
             self._last_report = self._finish(timeout_seconds)
             self.abandon()

@@ -30,11 +30,11 @@ def mlflow_may_answer(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def in_memory(kind: type[RunRecorder] | type[MlflowUploader]) -> list[str]:
-    """Ids of the trials whose recorders, or uploaders, are in memory."""
+def in_memory(sweep: SimulatedSweep, kind: type[RunRecorder] | type[MlflowUploader]) -> list[str]:
+    """Ids of the trials of a sweep whose recorders, or uploaders, are in memory."""
     gc.collect()
-    found = [each._record for each in gc.get_objects() if isinstance(each, kind)]
-    return sorted(record.run_id for record in found if record.parent)
+    found = [each for each in gc.get_objects() if isinstance(each, kind)]
+    return sorted(each._folder.parent.name for each in found if sweep.folder / "trials" in each._folder.parents)
 
 
 @simulated()
@@ -45,12 +45,12 @@ async def test_records_that_wait_for_their_turn_have_no_recorder_and_no_uploader
     for id in ids:
         await sweep.run(id)
     await sweep.until(lambda: all(has_ended(sweep.tracking(id)) for id in ids))
-    await sweep.until(lambda: set(in_memory(RunRecorder)) <= {"sweep/0003"})  # the last one is still at hand
-    await sweep.until(lambda: in_memory(MlflowUploader) == ["sweep/0000", "sweep/0001"])
+    await sweep.until(lambda: set(in_memory(sweep, RunRecorder)) <= {"0003"})  # the last one is still at hand
+    await sweep.until(lambda: in_memory(sweep, MlflowUploader) == ["0000", "0001"])
     mlflow_may_answer.set()
     await sweep.until_records_are_closed()
     assert {(await sweep.trial(id)).mlflow_run_id for id in ids} == {"run"}
-    assert in_memory(MlflowUploader) == []
+    assert in_memory(sweep, MlflowUploader) == []
 
 
 @simulated()

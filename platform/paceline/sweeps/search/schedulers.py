@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -44,7 +45,7 @@ def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, 
     lowest = first_rung * (1 - ROUNDING)
     scheduler: Any
     if sweep.scheduler == "none":
-        return FIFOScheduler()
+        return InTurn()
     if sweep.scheduler == "asha":
         longest = max(first_rung, length if math.isfinite(length) else first_rung * sweep.rung_factor**12)
         scheduler = ResumableASHA(
@@ -101,7 +102,29 @@ class _PastTrial:
     trial_id: str
 
 
-class ResumableASHA(AsyncHyperBandScheduler):  # type: ignore[misc]
+class LooksAtLiveTrials:
+    """Put before one of Tune's schedulers among the bases: it chooses among the trials that have not ended.
+
+    By itself it looks at all trials of the sweep twice, at each of Tune's steps: 10 ms a trial after 5,000 trials.
+    """
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """Return the first trial that waits to begin, else the first one that was paused, else None."""
+        statuses = (Trial.PENDING, Trial.PAUSED)
+        live = [trial for trial in tune_controller.get_live_trials() if trial.status in statuses]
+
+        def place(trial: Any) -> tuple[int, int, str]:
+            own = _own_id(trial)
+            return statuses.index(trial.status), len(own), own
+
+        return min(live, key=place, default=None)
+
+
+class InTurn(LooksAtLiveTrials, FIFOScheduler):  # type: ignore[misc]
+    """One trial after the other, each to its end."""
+
+
+class ResumableASHA(LooksAtLiveTrials, AsyncHyperBandScheduler):  # type: ignore[misc]
     """Asynchronous successive halving (Li et al. 2018, arXiv:1810.05934), whose rungs can be filled again."""
 
     def replay(self, past: Sequence[Past]) -> None:
@@ -116,7 +139,7 @@ class ResumableASHA(AsyncHyperBandScheduler):  # type: ignore[misc]
         rename_asha_trial(self, _own_id(trial), trial.trial_id)
 
 
-class ResumableMedian(MedianStoppingRule):  # type: ignore[misc]
+class ResumableMedian(LooksAtLiveTrials, MedianStoppingRule):  # type: ignore[misc]
     """The median stopping rule of Vizier (Golovin et al. 2017), which can be given trials that it did not see."""
 
     def replay(self, past: Sequence[Past]) -> None:

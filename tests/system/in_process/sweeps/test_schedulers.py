@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
 
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.coordinator.running_trial import end_values
@@ -51,7 +51,7 @@ class Tuned:
         self.run_metadata = SimpleNamespace(checkpoint_manager=manager)
 
     def is_finished(self) -> bool:
-        return self.status == "TERMINATED"
+        return self.status in ("TERMINATED", "ERROR")
 
     def set_experiment_tag(self, tag: str) -> None: ...
 
@@ -74,7 +74,8 @@ class Launch:
     def get_trials(self) -> list[Tuned]:
         return list(self.tuned.values())
 
-    get_live_trials = get_trials
+    def get_live_trials(self) -> set[Tuned]:
+        return {trial for trial in self.tuned.values() if not trial.is_finished()}
 
     def pause_trial(self, trial: Tuned, should_checkpoint: bool = True) -> None:
         trial.status = "PAUSED"
@@ -181,6 +182,24 @@ def test_decisions_are_those_of_tune_and_of_an_undisturbed_launch(name: str, mod
                 story.place.pop(step[0], None)
             seen.update(decisions[2:])
     assert min(seen["STOP"], seen["CONTINUE"]) > 10
+
+
+@pytest.mark.parametrize("name", ["none", "asha", "median"])
+def test_trial_that_begins_next_is_the_one_that_tune_would_choose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses, rng = ["TERMINATED", "RUNNING", "PAUSED", "PENDING", "ERROR"], random.Random(0)
+    launch = Launch(build_scheduler(config_of(name), FIRST, LENGTH, SweepHistory()), [*IDS, "9999", "10000", "10001"])
+    cases = [
+        [rng.choice(given) for _ in launch.tuned] for given in (rng.sample(statuses, n % 5 + 1) for n in range(200))
+    ]
+
+    def put(case: list[str]) -> None:
+        for trial, status in zip(launch.tuned.values(), case, strict=True):
+            trial.status = status
+
+    expected = [(put(case), FIFOScheduler().choose_trial_to_run(launch))[1] for case in cases]
+    assert len(set(expected)) > 5
+    monkeypatch.setattr(Launch, "get_trials", None)  # takes longer with each trial that has ended
+    assert [(put(case), launch.scheduler.choose_trial_to_run(launch))[1] for case in cases] == expected
 
 
 def test_later_launch_decides_a_rung_that_was_left_open() -> None:

@@ -1,0 +1,98 @@
+"""Records of many runs that threads of one process send to MLflow."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.tracking import upload_threads
+from paceline.tracking.mlflow_uploader import MlflowUploader
+from paceline.tracking.run_recorder import RunRecorder
+from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadReport
+from paceline.tracking.upload_threads import UploadThreads
+from support.tracking.recording import DEAD, MakeRecord, points, until
+
+
+@pytest.fixture
+def uploads() -> Iterator[UploadThreads]:
+    threads = UploadThreads()
+    yield threads
+    threads.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, record: MakeRecord) -> Callable[[str], Path]:
+    """Makes the folder of a record whose run has ended."""
+
+    def make(name: str) -> Path:
+        recorder = RunRecorder(tmp_path / name, record(DEAD, run_id=name, picture=False))
+        recorder.append(points(1, 3))
+        recorder.hand_over("FINISHED")
+        return tmp_path / name
+
+    return make
+
+
+def refuse(uploader: MlflowUploader) -> Any:
+    raise ConnectionError("MLflow does not answer")
+
+
+@pytest.mark.parametrize(("seconds", "times"), [(60.0, 1), (0.0, 10)], ids=["soon", "later"])
+def test_silent_mlflow_is_asked_once_in_a_while(
+    uploads: UploadThreads,
+    folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    times: int,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(MlflowUploader, "_open", refuse)
+    monkeypatch.setattr(upload_threads, "SILENT_SECONDS", seconds)
+    monkeypatch.setattr(upload_threads, "silence_of", lambda uri, _: (asked.append(uri), "nobody is there")[1])
+    reports: list[UploadReport] = []
+    for number in range(10):
+        uploads.finish(folder(str(number)), DEAD, 60.0, reports.append)
+        until(lambda number=number: len(reports) > number)  # type: ignore[misc]
+    assert all(report.error and report.unsent for report in reports)
+    assert asked == [DEAD] * times
+
+
+def test_mlflow_that_has_answered_once_is_waited_for(
+    uploads: UploadThreads, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MlflowUploader, "_open", refuse)
+    monkeypatch.setattr(upload_threads, "silence_of", lambda *_: pytest.fail("it is known to be there"))
+    place = folder("known")
+    UploadCursor(run_id="abc", experiment_id="1").save(place / CURSOR_FILE)
+    reports: list[UploadReport] = []
+    uploads.finish(place, DEAD, 0.3, reports.append)
+    until(lambda: reports)
+    assert "does not answer" in str(reports[0].error)
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_abandoned_record_is_not_reported_and_leaves_no_thread(
+    uploads: UploadThreads, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, is_begun: bool
+) -> None:
+    is_opening, may_open = threading.Event(), threading.Event()
+
+    def open_slowly(uploader: MlflowUploader) -> Any:
+        is_opening.set()
+        assert may_open.wait(60)
+        refuse(uploader)
+
+    monkeypatch.setattr(MlflowUploader, "_open", open_slowly)
+    monkeypatch.setattr(upload_threads, "silence_of", lambda *_: None)
+    place, reports = folder("abandoned"), list[UploadReport]()
+    if is_begun:
+        uploads.begin(place, DEAD)
+    uploads.finish(place, DEAD, 60.0, reports.append)
+    assert is_opening.wait(60)
+    uploads.abandon(place)
+    may_open.set()
+    until(lambda: not any(each.name == "paceline-upload" for each in threading.enumerate()))
+    assert reports == []
+    uploads.finish(place, DEAD, 0.1, reports.append)  # it can be taken up again
+    until(lambda: reports)
