@@ -32,8 +32,8 @@ CALLS = 1000
 """Calls that the coordinator takes in at the same time, beside those of each slot that wait at it."""
 CALLS_OF_A_SLOT = 8
 ONE_ARENA = {"env_vars": {"MALLOC_ARENA_MAX": "1"}}
-"""Environment of the coordinator, whose many threads write and send the records of the trials. By default glibc has
-eight arenas for each core, and keeps in each what was freed there."""
+"""Environment of the coordinator, whose many threads write the records of the trials. By default glibc has eight arenas
+for each core, and keeps in each what was freed there."""
 _TUNES_FOLDER = "tune-"
 """Prefix of the folders that Tune writes to; each launch has one of its own."""
 

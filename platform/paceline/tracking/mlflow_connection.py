@@ -77,7 +77,7 @@ class _LimitedClient:
 
     MLflow's `create_run` holds a connection of SQLAlchemy's pool while it asks for another one. The pool has 15, so
     that as many threads would wait for each other until it gives up, after 30 s. A database is not faster with more,
-    and each one that computes delays the event loop of a sweep's coordinator.
+    and each one that computes delays the other threads of the process.
     """
 
     def __init__(self, client: "MlflowClient") -> None:

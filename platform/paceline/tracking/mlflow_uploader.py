@@ -81,7 +81,7 @@ class MlflowUploader:
 
     def start(self) -> None:
         """Start the thread; a second call does nothing, unless there was no room for a thread the first time."""
-        if self._thread.ident is not None:
+        if self._thread.ident is not None or self._abandoned.is_set():
             return
         self._predecessor = _at_work.get(self._folder)
         if self._predecessor is not None:
@@ -141,7 +141,7 @@ class MlflowUploader:
         finally:
             if _at_work.get(self._folder) is self:
                 del _at_work[self._folder]
-            if self._abandoned.is_set():  # and nobody else reads it, or it is opened again
+            if self._abandoned.is_set() or self._complete:  # and nobody else reads it, or it is opened again
                 self._journal.close()
 
     def _await_predecessor(self) -> None:

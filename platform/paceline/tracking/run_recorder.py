@@ -196,7 +196,8 @@ class RunRecorder:
         return (MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point")
 
     def start_uploading(self) -> None:
-        """Start the thread that imports MLflow and sends the journal. Best called once training is under way."""
+        """Start the thread or the process that imports MLflow and sends the journal. Best called once training is under
+        way."""
         self._uploader.start()
 
     def report(self) -> UploadReport:
@@ -240,6 +241,8 @@ class RunRecorder:
         try:
             self.conclude(status, reason)
         finally:
+            if isinstance(self._uploader, MlflowUploader):
+                self._uploader.abandon()
             self._journal.close()
 
     def stop_waiting(self) -> None:

@@ -15,16 +15,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from paceline.errors import text_of
 from paceline.process_end import end_with_starter
 from paceline.tracking.backoff import Backoff
 from paceline.tracking.journal import can_lock
 from paceline.tracking.upload_cursor import UploadReport
-from paceline.tracking.upload_threads import UploadThreads, unsent_for
+from paceline.tracking.upload_threads import UploadThreads
 from paceline.tracking.uploads import WhenSent
 
 logger = logging.getLogger(__name__)
@@ -36,10 +37,15 @@ LONGEST_RESTART_SECONDS = 300.0
 ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 """By default, glibc has eight arenas for each core, and keeps in each what was freed there: threads that come and go
 would have the process grow with each record."""
-_PROGRAM = (
-    "import json, sys; start = json.loads(sys.stdin.buffer.readline()); sys.path[:] = start['path']; "
-    "from paceline.tracking.uploader_process import main; main(start['starter'])"
-)
+_PROGRAM = """
+import json, os, sys
+reports = os.dup(1)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is imported may print
+start = json.loads(sys.stdin.buffer.readline())
+sys.path[:] = start["path"]
+from paceline.tracking.uploader_process import main
+main(start["starter"], reports)
+"""
 
 
 def can_upload_in_own_process(folder: Path) -> bool:
@@ -52,18 +58,49 @@ def can_upload_in_own_process(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Order:
+class UploadCall:
     """A line to the process: a call of `Uploads`."""
 
-    call: Literal["begin", "finish", "abandon"]
+    method: Literal["begin", "finish", "abandon"]
     folder: str
     uri: str = ""
     is_new: bool = False
     patience_seconds: float = 0.0
+    is_awaited: bool = False
 
     def line(self) -> bytes:
         """Return it as the process reads it."""
         return _line(asdict(self))
+
+    @classmethod
+    def read(cls, line: bytes) -> "UploadCall":
+        """Read what `line` wrote."""
+        return cls(**json.loads(line))
+
+
+@dataclass(frozen=True)
+class SentRecord:
+    """A line from the process: the report of a record that was finished."""
+
+    folder: str
+    report: UploadReport
+
+    def line(self) -> bytes:
+        """Return it as the starting process reads it."""
+        return _line(asdict(self))
+
+    @classmethod
+    def read(cls, line: bytes) -> "SentRecord":
+        """Read what `line` wrote.
+
+        Raises:
+            ValueError: it is none; something else may print in the process while it starts.
+        """
+        try:
+            content = json.loads(line)
+            return cls(content["folder"], UploadReport(**content["report"]))
+        except (TypeError, KeyError, RecursionError) as error:
+            raise ValueError(f"no report of a record: {line!r}") from error
 
 
 class UploaderProcess:
@@ -74,11 +111,11 @@ class UploaderProcess:
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[Order, WhenSent | None]] = {}
-        """By folder, the last order."""
+        self._open: dict[str, tuple[UploadCall, WhenSent | None]] = {}
+        """By folder, the last call."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        """Orders for the process, in the order in which they are to be written."""
+        """Calls for the process, in the order in which they are to be written."""
         self._keeper: threading.Thread | None = None
         self._backoff = Backoff(LONGEST_RESTART_SECONDS)
         self._hurry = threading.Event()
@@ -89,24 +126,29 @@ class UploaderProcess:
 
     def begin(self, folder: Path, uri: str, is_new: bool = False) -> None:
         """Send what is recorded, see `Uploads`."""
-        self._order(Order("begin", str(folder.absolute()), uri, is_new))
+        self._call(UploadCall("begin", str(folder.absolute()), uri, is_new))
 
     def finish(
-        self, folder: Path, uri: str, patience_seconds: float, when_sent: WhenSent, is_new: bool = False
+        self,
+        folder: Path,
+        uri: str,
+        patience_seconds: float,
+        when_sent: WhenSent,
+        is_new: bool = False,
+        is_awaited: bool = False,
     ) -> None:
-        """Send what is left, see `Uploads`."""
-        self._order(Order("finish", str(folder.absolute()), uri, is_new, patience_seconds), when_sent)
-
-    def hurry(self) -> None:
-        """Have a process that has died started again at once, see `Uploads`."""
-        self._hurry.set()
+        """Send what is left, see `Uploads`. If it is awaited, a process that has died is started again at once."""
+        call = UploadCall("finish", str(folder.absolute()), uri, is_new, patience_seconds, is_awaited)
+        self._call(call, when_sent)
+        if is_awaited:
+            self._hurry.set()
 
     def abandon(self, folder: Path) -> None:
         """Send no more of a record, see `Uploads`."""
-        order = Order("abandon", str(folder.absolute()))
+        call = UploadCall("abandon", str(folder.absolute()))
         with self._lock:
-            if self._open.pop(order.folder, None) is not None:
-                self._lines.put(order.line())
+            if self._open.pop(call.folder, None) is not None:
+                self._lines.put(call.line())
 
     def stop(self) -> None:
         """Abandon all records, and end the process at once."""
@@ -119,12 +161,13 @@ class UploaderProcess:
                 self._process.kill()
                 self._process.wait()
 
-    def _order(self, order: Order, when_sent: WhenSent | None = None) -> None:
+    def _call(self, call: UploadCall, when_sent: WhenSent | None = None) -> None:
         with self._lock:
-            if self._is_over:
+            known = self._open.get(call.folder)
+            if self._is_over or (known is not None and known[0].method == "finish" and call.method == "begin"):
                 return
-            self._open[order.folder] = order, when_sent
-            self._lines.put(order.line())
+            self._open[call.folder] = call, when_sent
+            self._lines.put(call.line())
             if self._keeper is None:
                 keeper = threading.Thread(target=self._keep, name="paceline-uploads", daemon=True)
                 try:
@@ -137,36 +180,49 @@ class UploaderProcess:
     def _keep(self) -> None:
         """Start the process, take its reports, and start it again should it end."""
         while not self._is_over:
-            began, process = time.monotonic(), self._started()
-            if process is not None:
-                threading.Thread(target=_write, args=(process, self._lines), daemon=True).start()
-                self._take_reports(process)
-                code = process.wait()
-                self._lines.put(None)  # the thread that writes to it ends
-                if time.monotonic() - began > LONGEST_RESTART_SECONDS:
-                    self._backoff.succeeded()
-                if not self._is_over:
-                    self._failed(f"the upload process ended with {code}")
+            began = time.monotonic()
+            try:
+                trouble = self._run_once()
+            except Exception as error:  # of any kind: whoever waits for a report would wait in vain
+                trouble = f"the upload process could not be started: {text_of(error) or type(error).__name__}"
+            if self._is_over:
+                return
+            if time.monotonic() - began > LONGEST_RESTART_SECONDS:
+                self._backoff.succeeded()
+            self._failed(trouble)
             self._hurry.wait(self._backoff.wait_seconds)
             self._hurry.clear()
 
-    def _started(self) -> "subprocess.Popen[bytes] | None":
-        """Start the process, and have it given all that is open. None where it cannot be started."""
+    def _run_once(self) -> str:
+        """Run the process, and take its reports until it ends; return why it did.
+
+        Raises:
+            OSError, RuntimeError: there is no room for a process or a thread.
+        """
+        process = _start()
         try:
-            process = _start()
-        except OSError as error:
-            self._failed(f"the upload process could not be started: {error}")
-            return None
+            lines = self._give_all_to(process)
+            threading.Thread(target=_write, args=(process, lines), daemon=True).start()
+            self._take_reports(process)
+            return f"the upload process ended with {process.wait()}"
+        finally:
+            process.kill()
+            process.wait()
+            self._lines.put(None)  # the thread that writes to it ends
+
+    def _give_all_to(self, process: "subprocess.Popen[bytes]") -> "queue.SimpleQueue[bytes | None]":
+        """Take a process into use: it is to be told of all that is open, and of what comes then."""
+        path = [each for each in sys.path if isinstance(each, str)]
         with self._lock:
-            self._process, self.trouble = process, None
-            self._lines = queue.SimpleQueue()
+            lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
             # an address may hold credentials: a command line can be read by everyone on the machine
-            self._lines.put(_line({"path": sys.path, "starter": os.getpid()}))
-            for order, _ in self._open.values():
-                self._lines.put(order.line())
+            lines.put(_line({"path": path, "starter": os.getpid()}))
+            for call, _ in self._open.values():
+                lines.put(call.line())
+            self._process, self._lines, self.trouble = process, lines, None
             if self._is_over:
                 process.kill()
-        return process
+        return lines
 
     def _failed(self, trouble: str) -> None:
         self._backoff.failed()
@@ -177,16 +233,16 @@ class UploaderProcess:
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                if line.endswith(b"\n"):
-                    self._take(json.loads(line))
+                with contextlib.suppress(ValueError):
+                    self._take(SentRecord.read(line))
 
-    def _take(self, answer: Mapping[str, Any]) -> None:
+    def _take(self, sent: SentRecord) -> None:
         with self._lock:
-            order, when_sent = self._open.get(answer["folder"], (None, None))
-            if order is None or when_sent is None:
+            _, when_sent = self._open.get(sent.folder, (None, None))
+            if when_sent is None:
                 return
-            del self._open[order.folder]
-        when_sent(UploadReport(**answer["report"]))
+            del self._open[sent.folder]
+        when_sent(sent.report)
 
 
 def _start() -> "subprocess.Popen[bytes]":
@@ -211,45 +267,38 @@ def _line(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 
-def main(starter: int) -> None:
-    """Entry point of the process: follow the orders, and end when the starting process ends.
+def main(starter: int, reports: int) -> None:
+    """Entry point of the process: follow the calls, and end when the starting process ends.
 
     Args:
         starter: its process id.
+        reports: file descriptor for the reports.
     """
     for number in (signal.SIGINT, signal.SIGHUP):  # a Ctrl-C in the terminal, and its end, are for the one that trains
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
     end_with_starter(starter)  # should the pipe still be open somewhere
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # MLflow prints
-    _follow(sys.stdin.buffer, answers)
+    _follow(sys.stdin.buffer, os.fdopen(reports, "wb", buffering=0))
     os._exit(0)  # the pipe has closed, wherever the uploads stand: whoever continues sends the rest
 
 
-def _follow(orders: IO[bytes], answers: IO[bytes]) -> None:
+def _follow(calls: IO[bytes], reports: IO[bytes]) -> None:
     uploads, lock = UploadThreads(), threading.Lock()
 
-    def answer_for(folder: str) -> Callable[[UploadReport], None]:
-        def answer(report: UploadReport) -> None:
+    def reporter_of(folder: str) -> WhenSent:
+        def report(report: UploadReport) -> None:
             with lock, contextlib.suppress(OSError):
-                answers.write(_line({"folder": folder, "report": asdict(report)}))
+                reports.write(SentRecord(folder, report).line())
 
-        return answer
+        return report
 
-    for line in orders:
-        order = Order(**json.loads(line))
-        folder = Path(order.folder)
-        if order.call == "finish":
-            uploads.finish(folder, order.uri, order.patience_seconds, answer_for(order.folder), order.is_new)
-        elif order.call == "abandon":
+    for line in calls:
+        call = UploadCall.read(line)
+        folder = Path(call.folder)
+        if call.method == "begin":
+            uploads.begin(folder, call.uri, call.is_new)
+        elif call.method == "abandon":
             uploads.abandon(folder)
         else:
-            _begin(uploads, order)
-
-
-def _begin(uploads: UploadThreads, order: Order) -> None:
-    try:
-        uploads.begin(Path(order.folder), order.uri, order.is_new)
-    except Exception as error:  # of one record, which may have been removed
-        logger.warning("%s is not sent to MLflow for now: %s", order.folder, unsent_for(error).error)
+            when_sent = reporter_of(call.folder)
+            uploads.finish(folder, call.uri, call.patience_seconds, when_sent, call.is_new, call.is_awaited)

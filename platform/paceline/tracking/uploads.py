@@ -25,23 +25,27 @@ class Uploads(Protocol):
         """Reason why nothing is sent at present; None where that is not so."""
 
     def begin(self, folder: Path, uri: str, is_new: bool = False) -> None:
-        """Send what is recorded, and what is still to come, until `finish`."""
+        """Send what is recorded, and what is still to come, until `finish`. Never raises."""
 
     def finish(
-        self, folder: Path, uri: str, patience_seconds: float, when_sent: WhenSent, is_new: bool = False
+        self,
+        folder: Path,
+        uri: str,
+        patience_seconds: float,
+        when_sent: WhenSent,
+        is_new: bool = False,
+        is_awaited: bool = False,
     ) -> None:
         """Send what is left, once it is the record's turn, and report that.
 
         Args:
             patience_seconds: time to wait for MLflow when nothing gets on.
             when_sent: is called in some other thread, unless the record is abandoned before.
+            is_awaited: True if somebody waits for it, so that it does not wait for its turn.
         """
 
     def abandon(self, folder: Path) -> None:
         """Send no more of a record, and report nothing."""
-
-    def hurry(self) -> None:
-        """Try again at once what has failed."""
 
     def stop(self) -> None:
         """Abandon all records, and begin no more."""
@@ -96,8 +100,7 @@ class RecordUpload:
             reports.append(report)
             is_sent.set()
 
-        self._uploads.finish(self._folder, self._record.uri, timeout_seconds, when_sent, self._is_new)
-        self._uploads.hurry()
+        self._uploads.finish(self._folder, self._record.uri, timeout_seconds, when_sent, self._is_new, is_awaited=True)
         is_sent.wait(timeout_seconds)
         if reports:
             return reports[0]

@@ -40,4 +40,5 @@ def pretend_mlflow(monkeypatch: pytest.MonkeyPatch, finish: Callable[[], UploadR
     monkeypatch.setattr(RunRecorder, "_silence", lambda recorder: None)
     monkeypatch.setattr(upload_threads, "silence_of", lambda *_: None)
     monkeypatch.setattr(mlflow_uploader.MlflowUploader, "start", lambda uploader: None)
-    monkeypatch.setattr(mlflow_uploader.MlflowUploader, "finish_patiently", lambda uploader, seconds: finish())
+    for method in ("finish", "finish_patiently"):
+        monkeypatch.setattr(mlflow_uploader.MlflowUploader, method, lambda uploader, seconds: finish())

@@ -11,8 +11,7 @@ from support.chaos.oracle import Oracle
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-VICTIMS = ("driver", "worker", "coordinator", "controller", "raylet", "gcs", "server")
-"""The coordinator sends to MLflow itself: there is no uploader process."""
+VICTIMS = ("driver", "worker", "coordinator", "controller", "raylet", "gcs", "server", "uploader")
 SEEDS = [16, *range(300, 320)]
 
 

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -344,8 +343,9 @@ def test_a_record_that_is_given_up_while_its_run_is_created_has_one_run(
         assert first.close("FINISHED", timeout_seconds=0.1).unsent > 0
     again: list[UploadReport] = []
     # whoever takes it for a new one learns better from the folder, and from the thread that it waits for
+    before = mlflow_uploader._at_work[tmp_path / "run"]
     UploadThreads().finish(tmp_path / "run", sqlite_uri, 60.0, again.append, is_new=True)
-    time.sleep(1.0)
+    until(lambda: mlflow_uploader._at_work[tmp_path / "run"] is not before)
     may_create.set()
     until(lambda: again)
     for thread in threading.enumerate():

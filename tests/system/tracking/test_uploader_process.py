@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -232,6 +233,11 @@ def test_records_of_a_sweep_share_a_process(
     assert sweep.all_are_in_mlflow(4)
     assert client_of(sqlite_uri).get_run(str(slow.report().run_id)).data.tags["late"] == "tag"
     assert process_in(uploads) == process
+    descriptors = process.num_fds()
+    for number in range(4, 24):
+        sweep.close(sweep.trial(number))
+    until(lambda: len(sweep.reports) == 24)
+    assert process.num_fds() < descriptors + 10
     uploads.stop()
     assert not process.is_running()
 
@@ -282,6 +288,39 @@ def test_abandoned_record_is_not_reported(
     until(lambda: sweep.reports)
     assert len(sweep.reports) == 1
     assert client_of(sqlite_uri).get_run(str(sweep.reports[0].run_id)).info.run_name == "1"
+
+
+def test_process_in_which_something_prints_is_understood(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printing = """print('hello', flush=True); print('{"folder": 1}', flush=True); print('[' * 99999, flush=True)"""
+    monkeypatch.setattr(uploader_process, "_PROGRAM", f"{printing}\n{uploader_process._PROGRAM}")
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("strange")])
+    sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
+    sweep.close(sweep.trial(0))
+    until(lambda: sweep.reports)
+    assert sweep.all_are_in_mlflow(1)
+
+
+def test_trouble_of_any_kind_while_the_process_starts_is_reported_and_tried_again(
+    tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give, began = UploaderProcess._give_all_to, list[psutil.Process]()
+
+    def fails_at_first(self: UploaderProcess, process: "subprocess.Popen[bytes]") -> Any:
+        began.append(psutil.Process(process.pid))
+        if len(began) == 1:
+            raise RuntimeError("can't start new thread")
+        return give(self, process)
+
+    monkeypatch.setattr(UploaderProcess, "_give_all_to", fails_at_first)
+    sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
+    until(lambda: began)
+    until(lambda: "can't start new thread" in str(sweep.own.report().error) or len(began) == 2)
+    sweep.close(sweep.trial(0))
+    until(lambda: sweep.reports)
+    assert sweep.all_are_in_mlflow(1)
+    assert not began[0].is_running()
 
 
 def test_record_that_is_gone_is_reported_and_costs_no_other(

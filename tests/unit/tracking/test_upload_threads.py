@@ -96,3 +96,65 @@ def test_abandoned_record_is_not_reported_and_leaves_no_thread(
     assert reports == []
     uploads.finish(place, DEAD, 0.1, reports.append)  # it can be taken up again
     until(lambda: reports)
+
+
+def test_record_that_is_awaited_does_not_wait_for_its_turn(
+    uploads: UploadThreads, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a sweep, while those of its trials wait: it keeps the uploader that it has."""
+    may_end, told = threading.Event(), UploadReport("http://page", "1", "run", 0, None)
+    finished: list[MlflowUploader] = []
+
+    def finish(uploader: MlflowUploader, seconds: float) -> UploadReport:
+        assert uploader._folder.name == "sweep" or may_end.wait(60)
+        finished.append(uploader)
+        return told
+
+    monkeypatch.setattr(MlflowUploader, "_open", refuse)
+    monkeypatch.setattr(MlflowUploader, "finish_patiently", finish)
+    monkeypatch.setattr(upload_threads, "silence_of", lambda *_: None)
+    sweep, reports = folder("sweep"), list[UploadReport]()
+    uploads.begin(sweep, DEAD)
+    begun = uploads._uploaders[sweep]
+    trials = [folder(f"trial-{number}") for number in range(2 * upload_threads.MOST_FINISHING)]
+    for trial in trials:
+        uploads.finish(trial, DEAD, 60.0, reports.append)
+    uploads.finish(sweep, DEAD, 60.0, reports.append, is_awaited=True)
+    until(lambda: reports)
+    assert finished == [begun]
+    may_end.set()
+    until(lambda: len(reports) == len(trials) + 1)
+
+
+def test_nothing_begins_after_the_end(folder: Callable[[str], Path]) -> None:
+    uploads, reports = UploadThreads(), list[UploadReport]()
+    place = folder("late")
+    uploads.stop()
+    uploads.begin(place, DEAD)
+    uploads.finish(place, DEAD, 60.0, reports.append)
+    assert not any(each.name == "paceline-upload" for each in threading.enumerate())
+    assert reports == []
+
+
+@pytest.mark.parametrize("is_abandoned", [False, True])
+def test_record_that_cannot_be_read_at_first_is_begun_later(
+    uploads: UploadThreads,
+    folder: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_abandoned: bool,
+) -> None:
+    opened: list[Path] = []
+    monkeypatch.setattr(upload_threads, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(MlflowUploader, "_open", lambda uploader: opened.append(uploader._folder) or refuse(uploader))
+    uploads.begin(tmp_path / "late", DEAD)
+    uploads.begin(tmp_path / "late", DEAD)
+    if is_abandoned:
+        uploads.abandon(tmp_path / "late")
+    place = folder("late")
+    until(lambda: not any(isinstance(each, threading.Timer) for each in threading.enumerate()))
+    if is_abandoned:
+        assert not uploads._uploaders
+    else:
+        until(lambda: opened)
+        assert set(opened) == {place}

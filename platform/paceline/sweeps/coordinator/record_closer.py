@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,9 @@ from paceline.tracking.upload_cursor import UploadReport
 from paceline.tracking.upload_threads import unsent_for
 from paceline.tracking.uploads import Uploads
 
+MOST_READERS = 4
+"""Records of earlier launches that are read at the same time, at most."""
+
 Closed = Callable[[UploadReport], None]
 
 
@@ -27,14 +30,17 @@ class RecordCloser:
     Args:
         uri: MLflow's address.
         uploads: sends the records.
-        threads: for what is written to the disk.
     """
 
-    def __init__(self, uri: str, uploads: Uploads, threads: Executor) -> None:
-        self._uri, self._uploads, self._threads = uri, uploads, threads
+    def __init__(self, uri: str, uploads: Uploads) -> None:
+        self._uri, self._uploads = uri, uploads
+        self._threads = ThreadPoolExecutor(MOST_READERS, "left-open")
+        """For records that earlier launches have left open: those of this launch must not wait for them."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._folders: set[Path] = set()
         """Folders of the records that are not yet closed."""
+        self._num_sent = 0
+        """Records that MLflow has as a whole."""
         self._is_over = False
 
     def close(
@@ -64,14 +70,19 @@ class RecordCloser:
             ended = WriteQueue(self._threads).put(partial(_end, folder, self._uri, trial))
             self._begin(folder, self._close(folder, ended, timeout_seconds, when_closed))
 
-    async def finish(self, timeout_seconds: float) -> None:
-        """Wait for those that have begun; those that are not done by then are left for a later launch."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=timeout_seconds)
+    async def finish(self, patience_seconds: float) -> None:
+        """Wait for those that have begun, until MLflow has taken none for so long; the others are left for a later
+        launch."""
+        sent = -1
+        while self._tasks and sent < self._num_sent:
+            sent = self._num_sent
+            await asyncio.wait(list(self._tasks), timeout=patience_seconds)
 
     def give_up(self) -> None:
-        """Begin no more."""
+        """Begin no more, and send nothing more, the sweep's own record included."""
         self._is_over = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._uploads.stop()
 
     def _begin(self, folder: Path, closing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(closing)
@@ -91,6 +102,7 @@ class RecordCloser:
         try:
             is_new = await ended
         except Exception as error:  # of any kind: it is the trouble of one trial
+            self._uploads.abandon(folder)
             when_closed(unsent_for(error))
             return
         if is_new is None or self._is_over:  # a later launch sends it
@@ -107,7 +119,9 @@ class RecordCloser:
                 loop.call_soon_threadsafe(take, report)
 
         self._uploads.finish(folder, self._uri, timeout_seconds, when_sent, is_new)
-        when_closed(await sent)
+        report = await sent
+        self._num_sent += not report.unsent and not report.error
+        when_closed(report)
 
 
 def _end(folder: Path, uri: str, trial: Trial) -> bool | None:

@@ -34,7 +34,7 @@ from paceline.tracking.upload_threads import UploadThreads
 from paceline.tracking.uploads import Uploads
 
 CHILD_CLOSE_SECONDS = 30.0
-"""Time that a trial's record waits for MLflow; what is unsent by then stays in its journal."""
+"""Time that a trial's record waits for an MLflow that takes nothing; what is unsent by then stays in its journal."""
 MOST_WRITERS = 64
 """Records of trials that are written to at the same time, at most."""
 PARENT_SECONDS = 1.0
@@ -59,7 +59,8 @@ class SweepRecorder:
         Args:
             launch_id: tells a coordinator that is started again from that of a later launch.
             store: where the sweep is kept when that is an object store.
-            uploads: sends all records to MLflow; by default threads of this process.
+            uploads: sends all records to MLflow; by default, each recorder does so, and threads of this process once
+                a record is over.
 
         Raises:
             OSError: the folder cannot be written to.
@@ -73,14 +74,15 @@ class SweepRecorder:
         if self.recovered is None:
             log.append([launch_entry(launch_id)])
         self._log = GroupCommit(log.append, ThreadPoolExecutor(1, "sweep-log"))
-        self.uploads = uploads or UploadThreads()
-        self._parent = RunRecorder(folder / "tracking", record, uploads=self.uploads)
+        self.uploads = uploads
+        """What recorders are to send their records with."""
+        self._parent = RunRecorder(folder / "tracking", record, uploads=uploads)
         self._parent_writes = WriteQueue(ThreadPoolExecutor(1, "sweep-record"))
         self.threads = ThreadPoolExecutor(MOST_WRITERS, "trial-record")
         """For the records of the trials."""
         self._parent_updated = -PARENT_SECONDS
         self._parent_timer: asyncio.TimerHandle | None = None
-        self._closer = RecordCloser(record.uri, self.uploads, self.threads)
+        self._closer = RecordCloser(record.uri, uploads or UploadThreads())
         self._is_in_trouble = False
         self.trials: dict[str, Trial] = {}
         """All trials that are known, by id."""
@@ -203,7 +205,8 @@ class SweepRecorder:
             self.report_event("ended", trial=trial.id, state=trial.state, reason=trial.reason)
 
     def close_record(self, run: RunningTrial, status: Status, reason: str | None, timeout_seconds: float) -> None:
-        """Close a trial's record in the background. MLflow has `CHILD_CLOSE_SECONDS` for it, at the most."""
+        """Close a trial's record in the background. Once it is its turn, it waits `CHILD_CLOSE_SECONDS` for an MLflow
+        that takes nothing, at the most."""
         seconds = min(timeout_seconds, CHILD_CLOSE_SECONDS)
         folder = self.tracking_of(run.trial.id)
         self._closer.close(run, folder, status, reason, seconds, self._when_closed(run.trial.id))
@@ -226,7 +229,6 @@ class SweepRecorder:
             self._close_left_open()
             await self._closer.finish(timeout_seconds)
         self._closer.give_up()
-        self.uploads.stop()
         await self.durable()
         return report
 

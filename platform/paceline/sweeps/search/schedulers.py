@@ -45,7 +45,7 @@ def build_scheduler(config: ExperimentConfig, first_rung: float, length: float, 
     lowest = first_rung * (1 - ROUNDING)
     scheduler: Any
     if sweep.scheduler == "none":
-        return InTurn()
+        return LiveFIFO()
     if sweep.scheduler == "asha":
         longest = max(first_rung, length if math.isfinite(length) else first_rung * sweep.rung_factor**12)
         scheduler = ResumableASHA(
@@ -102,14 +102,14 @@ class _PastTrial:
     trial_id: str
 
 
-class LooksAtLiveTrials:
+class LiveTrialChoice:
     """Put before one of Tune's schedulers among the bases: it chooses among the trials that have not ended.
 
-    By itself it looks at all trials of the sweep twice, at each of Tune's steps: 10 ms a trial after 5,000 trials.
+    By itself it looks at all trials of the sweep twice, at each of Tune's steps.
     """
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """Return the first trial that waits to begin, else the first one that was paused, else None."""
+        """Return the first trial, by its id, that waits to begin, else the first one that was paused, else None."""
         statuses = (Trial.PENDING, Trial.PAUSED)
         live = [trial for trial in tune_controller.get_live_trials() if trial.status in statuses]
 
@@ -120,11 +120,11 @@ class LooksAtLiveTrials:
         return min(live, key=place, default=None)
 
 
-class InTurn(LooksAtLiveTrials, FIFOScheduler):  # type: ignore[misc]
+class LiveFIFO(LiveTrialChoice, FIFOScheduler):  # type: ignore[misc]
     """One trial after the other, each to its end."""
 
 
-class ResumableASHA(LooksAtLiveTrials, AsyncHyperBandScheduler):  # type: ignore[misc]
+class ResumableASHA(LiveTrialChoice, AsyncHyperBandScheduler):  # type: ignore[misc]
     """Asynchronous successive halving (Li et al. 2018, arXiv:1810.05934), whose rungs can be filled again."""
 
     def replay(self, past: Sequence[Past]) -> None:
@@ -139,7 +139,7 @@ class ResumableASHA(LooksAtLiveTrials, AsyncHyperBandScheduler):  # type: ignore
         rename_asha_trial(self, _own_id(trial), trial.trial_id)
 
 
-class ResumableMedian(LooksAtLiveTrials, MedianStoppingRule):  # type: ignore[misc]
+class ResumableMedian(LiveTrialChoice, MedianStoppingRule):  # type: ignore[misc]
     """The median stopping rule of Vizier (Golovin et al. 2017), which can be given trials that it did not see."""
 
     def replay(self, past: Sequence[Past]) -> None:

@@ -185,7 +185,7 @@ def test_decisions_are_those_of_tune_and_of_an_undisturbed_launch(name: str, mod
 
 
 @pytest.mark.parametrize("name", ["none", "asha", "median"])
-def test_trial_that_begins_next_is_the_one_that_tune_would_choose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_that_begins_next_is_that_of_tune_in_the_order_of_ids(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     statuses, rng = ["TERMINATED", "RUNNING", "PAUSED", "PENDING", "ERROR"], random.Random(0)
     launch = Launch(build_scheduler(config_of(name), FIRST, LENGTH, SweepHistory()), [*IDS, "9999", "10000", "10001"])
     cases = [
