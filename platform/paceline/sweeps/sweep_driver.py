@@ -30,6 +30,8 @@ LEAVE_SECONDS = 6.0
 """Time that Ray may take to end its groups, and Tune, at the end; then their processes are ended."""
 SAVE_SECONDS = 300.0
 """Time that trials may take to save their states and stop."""
+RECORDS_SECONDS = 10.0
+"""Time between two reports of how many records MLflow still lacks at the end."""
 _REMOVED = "its folder was removed"
 
 
@@ -131,8 +133,6 @@ class SweepDriver:
         return view
 
     def _close(self, view: SweepView) -> Closing:
-        import ray
-
         launch, known = self._launch, self._trials
         status = status_of(known, launch.total + len(launch.skipped), view.over)
         best = best_config(launch.config, known, launch.sweep.objectives)
@@ -151,9 +151,8 @@ class SweepDriver:
             mlflow_status, reason = "FAILED", self._fault or _REMOVED
         shown = {name: title for name, title in PICTURES.items() if name in pictures}
         note = note_of(launch, known, status, view.over, ledger, shown)
-        report = ray.get(
-            self._coordinator.close.remote(mlflow_status, reason or None, note, artifacts, launch.close_seconds, costs)
-        )
+        words = mlflow_status, reason or None, note, artifacts, launch.close_seconds, costs
+        report = self._closed(self._coordinator.close.remote(*words))
         self._look()  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
         can_continue = self._can_continue(status)
@@ -164,6 +163,16 @@ class SweepDriver:
             with suppress(EnvironmentFault) if disk_full else nullcontext(), writable(launch.folder.path):
                 launch.folder.write(status="interrupted" if can_continue else "finished")
         return Closing(status, list(known), report, self._fault, disk_full, ledger, can_continue)
+
+    def _closed(self, closing: Any) -> Any:
+        """Wait until the coordinator has closed the records, and say now and then how many are left."""
+        import ray
+
+        while not ray.wait([closing], timeout=RECORDS_SECONDS)[0]:
+            if left := ray.get(self._coordinator.records_left.remote()):
+                trials = f"{left:,} trial{'' if left == 1 else 's'}"
+                self._launch.listener.stage(f"MLflow still lacks the records of {trials}")
+        return ray.get(closing)
 
     def _settle(self, view: SweepView) -> Ledger | None:
         """Write and return the cost of the sweep; groups that leave are waited for, since they cost until then."""

@@ -211,7 +211,7 @@ class UploaderProcess:
             self._lines.put(None)  # the thread that writes to it ends
 
     def _give_all_to(self, process: "subprocess.Popen[bytes]") -> "queue.SimpleQueue[bytes | None]":
-        """Take a process into use: it is to be told of all that is open, and of what comes then."""
+        """Take a process into use: it is given all that is open, and what comes then."""
         path = [each for each in sys.path if isinstance(each, str)]
         with self._lock:
             lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

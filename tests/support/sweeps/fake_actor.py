@@ -37,7 +37,7 @@ class _Method:
 
 
 def patch_ray_get(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `ray.get` return what a `FakeActor` has answered; an error is raised."""
+    """Let `ray.get` return what a `FakeActor` has answered, for which nobody waits; an error is raised."""
 
     def get(answer: Any, **_: Any) -> Any:
         if isinstance(answer, Exception):
@@ -45,3 +45,4 @@ def patch_ray_get(monkeypatch: pytest.MonkeyPatch) -> None:
         return answer
 
     monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", lambda answers, **_: (answers, []))

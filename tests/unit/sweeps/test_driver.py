@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import ray
 from ray.exceptions import RayActorError
 
 from paceline.cluster.run_events import EventCursor
@@ -109,6 +110,19 @@ def test_a_signal_while_the_sweep_is_recorded_loses_no_result(tmp_path: Path, nu
     closing = scene.driver.run()
     assert [trial.state for trial in closing.trials] == ["finished"] * 2
     assert "Ctrl-C" in scene.listener.stages[-1]
+
+
+def test_records_that_mlflow_lacks_are_counted_while_the_end_waits_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, left = Scene(tmp_path, [view(FINISHED)]), [1234, 1, 0]
+    monkeypatch.setattr(ray, "wait", lambda refs, **_: ([], refs) if left else (refs, []))
+    scene.coordinator.answers["records_left"] = lambda: left.pop(0)
+    assert len(list(scene.driver.run().trials)) == 2
+    assert [stage for stage in scene.listener.stages if "MLflow still lacks" in stage] == [
+        "MLflow still lacks the records of 1,234 trials",
+        "MLflow still lacks the records of 1 trial",
+    ]
 
 
 def test_trials_stop_when_tune_has_failed(tmp_path: Path) -> None:

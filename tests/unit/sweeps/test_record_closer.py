@@ -50,8 +50,10 @@ async def test_records_that_wait_for_their_turn_have_no_recorder_and_no_uploader
     await sweep.until(lambda: all(has_ended(sweep.tracking(id)) for id in ids))
     await sweep.until(lambda: set(in_memory(sweep, RunRecorder)) <= {"0003"})  # the last one is still at hand
     await sweep.until(lambda: set(in_memory(sweep, MlflowUploader)) - {"0003"} == {"0000", "0001"})
+    assert await sweep.coordinator.records_left() == 4
     mlflow_may_answer.set()
     await sweep.until_records_are_closed()
+    assert await sweep.coordinator.records_left() == 0
     assert {(await sweep.trial(id)).mlflow_run_id for id in ids} == {"run"}
     assert set(in_memory(sweep, MlflowUploader)) <= {"0003"}
 

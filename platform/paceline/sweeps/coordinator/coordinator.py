@@ -214,6 +214,10 @@ class SweepCoordinator(GroupReports):
         self._recorder.take_costs(costs or {})
         return await self._recorder.close(status, reason, note, artifacts, timeout_seconds)
 
+    async def records_left(self) -> int:
+        """Return the number of trials that have ended, and whose records are not closed yet."""
+        return self._recorder.records_left
+
     async def trials_of(self, ids: Sequence[str]) -> list[Trial]:
         """The trials with these ids, as far as they are known."""
         found = [

@@ -70,6 +70,11 @@ class RecordCloser:
             ended = WriteQueue(self._threads).put(partial(_end, folder, self._uri, trial))
             self._begin(folder, self._close(folder, ended, timeout_seconds, when_closed))
 
+    @property
+    def num_open(self) -> int:
+        """Number of records that have begun to be closed, and are not."""
+        return len(self._tasks)
+
     async def finish(self, patience_seconds: float) -> None:
         """Wait for those that have begun, until MLflow has taken none for so long; the others are left for a later
         launch."""

@@ -75,7 +75,7 @@ class SweepRecorder:
             log.append([launch_entry(launch_id)])
         self._log = GroupCommit(log.append, ThreadPoolExecutor(1, "sweep-log"))
         self.uploads = uploads
-        """What recorders are to send their records with."""
+        """Sender of the records while they are written; None: each recorder sends its own."""
         self._parent = RunRecorder(folder / "tracking", record, uploads=uploads)
         self._parent_writes = WriteQueue(ThreadPoolExecutor(1, "sweep-record"))
         self.threads = ThreadPoolExecutor(MOST_WRITERS, "trial-record")
@@ -103,6 +103,11 @@ class SweepRecorder:
         """Values at the rung that each trial reached last which is not under way."""
         self.events = EventLog()
         """For the watcher."""
+
+    @property
+    def records_left(self) -> int:
+        """Number of records that are being closed."""
+        return self._closer.num_open
 
     def store_of(self, trial_id: str) -> RunStore | None:
         """Return the place of a trial in the object store; None for a folder."""
