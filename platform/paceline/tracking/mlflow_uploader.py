@@ -66,7 +66,7 @@ class MlflowUploader:
         """True if the journal holds more than the run's object store has."""
         self._is_stored = stored_bytes(folder) is not None
         """True if the run is in an object store."""
-        self._is_new = is_new and not self._is_stored
+        self.is_new = is_new and not self._is_stored
         """True until it is attempted to create the run; in an object store, another machine may have done so."""
         self._uploads = ArtifactUploads(folder, self._save_cursor, self._note_refused)
         self._backoff = Backoff()
@@ -304,7 +304,7 @@ class MlflowUploader:
             mlflow_database.finish_creating(creation, self._abandoned)
         self._connection = shared(self._record.uri)
         parent_id = self._connection.await_parent(self._record, self._abandoned) if self._record.parent else None
-        is_new, self._is_new = self._is_new and not (self._folder / CURSOR_FILE).exists(), False
+        is_new, self.is_new = self.is_new and not (self._folder / CURSOR_FILE).exists(), False
         if is_new:  # whoever sends this record next, should this process end here, has to look for the run
             self._save_cursor()
         remote = MlflowRun.open(self._record, self._connection, parent_id, is_new)

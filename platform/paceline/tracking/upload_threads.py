@@ -96,8 +96,9 @@ class UploadThreads:
                 return
             self._lacking.discard(folder)
             if not is_awaited and len(self._finishing) >= MOST_FINISHING and folder in self._uploaders:
-                self._uploaders.pop(folder).abandon()
-                is_new = False
+                uploader = self._uploaders.pop(folder)
+                uploader.abandon()
+                is_new = is_new and uploader.is_new
             finishing = self._finishing[folder] = _Finishing(folder, uri, patience_seconds, when_sent, is_new)
             if is_awaited:
                 threading.Thread(target=self._finish, args=(finishing,), daemon=True).start()

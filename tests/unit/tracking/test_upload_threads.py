@@ -158,3 +158,31 @@ def test_record_that_cannot_be_read_at_first_is_begun_later(
     else:
         until(lambda: opened)
         assert set(opened) == {place}
+
+
+@pytest.mark.parametrize("was_tried", [False, True])
+def test_record_that_waits_for_its_turn_is_looked_for_only_if_it_may_be_in_mlflow(
+    uploads: UploadThreads, folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, was_tried: bool
+) -> None:
+    """Looking for it reads all runs of the experiment: too much for each of thousands of trials."""
+    may_end, believed_new = threading.Event(), dict[str, bool]()
+
+    def finish(uploader: MlflowUploader, seconds: float) -> UploadReport:
+        assert may_end.wait(60)
+        believed_new[uploader._folder.name] = uploader.is_new
+        return UploadReport("http://page", "1", "run", 0, None)
+
+    monkeypatch.setattr(MlflowUploader, "start", lambda uploader: None)
+    monkeypatch.setattr(MlflowUploader, "finish_patiently", finish)
+    monkeypatch.setattr(upload_threads, "silence_of", lambda *_: None)
+    reports: list[UploadReport] = []
+    waiting = [folder(f"before-{number}") for number in range(upload_threads.MOST_FINISHING)]
+    last = folder("last")
+    uploads.begin(last, DEAD, is_new=True)
+    uploads._uploaders[last].is_new = not was_tried
+    for each in [*waiting, last]:
+        uploads.finish(each, DEAD, 60.0, reports.append, is_new=True)
+    assert last not in uploads._uploaders
+    may_end.set()
+    until(lambda: len(reports) == len(waiting) + 1)
+    assert believed_new["last"] is not was_tried
