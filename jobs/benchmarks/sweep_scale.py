@@ -19,8 +19,8 @@ Answers   with `fsync` slowed to `--fsync-ms` and 64 slots whose trials report s
           coordinator takes to answer what waits for nobody else (progress, metrics, a checkpoint's permission, the end
           of a trial, the driver's look).
 Real      a whole `paceline sweep` with worker processes, Ray and MLflow: as many random trials of a tiny network, two
-          steps each. Clock seconds of a trial, and the memory of the driver, of the coordinator, and of the process that
-          sends to MLflow, by trials that have ended: results stay in memory, and nothing else may. Takes ten minutes.
+          steps each. Clock seconds of a trial, and the memory of the driver, of the coordinator, and of what sends to
+          MLflow, by trials that have ended: results stay in memory, and nothing else may. Takes ten minutes.
 """
 
 import asyncio
