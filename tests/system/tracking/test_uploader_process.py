@@ -267,8 +267,8 @@ def test_stopped_process_holds_up_nobody(
     process = process_in(uploads)
     until(lambda: (tmp_path / "sweep" / CURSOR_FILE).exists())
     process.suspend()
-    for number in range(2000):  # far more than a pipe takes
-        uploads.begin(tmp_path / f"{'x' * 200}-{number}", sqlite_uri)
+    for _ in range(2000):  # far more than a pipe takes
+        uploads.begin(trial._folder, sqlite_uri)
     sweep.close(trial)
     process.resume()
     until(lambda: len(sweep.reports) == 1)

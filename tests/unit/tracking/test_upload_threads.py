@@ -1,6 +1,7 @@
 """Records of many runs that threads of one process send to MLflow."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ def folder(tmp_path: Path, record: MakeRecord) -> Callable[[str], Path]:
         return tmp_path / name
 
     return make
+
+
+def upload_threads_alive() -> set[threading.Thread]:
+    """Those of other tests may be among them."""
+    return {each for each in threading.enumerate() if each.name == "paceline-upload"}
 
 
 def refuse(uploader: MlflowUploader) -> Any:
@@ -85,14 +91,14 @@ def test_abandoned_record_is_not_reported_and_leaves_no_thread(
 
     monkeypatch.setattr(MlflowUploader, "_open", open_slowly)
     monkeypatch.setattr(upload_threads, "silence_of", lambda *_: None)
-    place, reports = folder("abandoned"), list[UploadReport]()
+    place, reports, before = folder("abandoned"), list[UploadReport](), upload_threads_alive()
     if is_begun:
         uploads.begin(place, DEAD)
     uploads.finish(place, DEAD, 60.0, reports.append)
     assert is_opening.wait(60)
     uploads.abandon(place)
     may_open.set()
-    until(lambda: not any(each.name == "paceline-upload" for each in threading.enumerate()))
+    until(lambda: upload_threads_alive() <= before)
     assert reports == []
     uploads.finish(place, DEAD, 0.1, reports.append)  # it can be taken up again
     until(lambda: reports)
@@ -127,12 +133,12 @@ def test_record_that_is_awaited_does_not_wait_for_its_turn(
 
 
 def test_nothing_begins_after_the_end(folder: Callable[[str], Path]) -> None:
-    uploads, reports = UploadThreads(), list[UploadReport]()
+    uploads, reports, before = UploadThreads(), list[UploadReport](), upload_threads_alive()
     place = folder("late")
     uploads.stop()
     uploads.begin(place, DEAD)
     uploads.finish(place, DEAD, 60.0, reports.append)
-    assert not any(each.name == "paceline-upload" for each in threading.enumerate())
+    assert upload_threads_alive() <= before
     assert reports == []
 
 
@@ -152,8 +158,9 @@ def test_record_that_cannot_be_read_at_first_is_begun_later(
     if is_abandoned:
         uploads.abandon(tmp_path / "late")
     place = folder("late")
-    until(lambda: not any(isinstance(each, threading.Timer) for each in threading.enumerate()))
+    until(lambda: uploads._lacking == set())
     if is_abandoned:
+        time.sleep(0.2)
         assert not uploads._uploaders
     else:
         until(lambda: opened)
