@@ -16,6 +16,10 @@ from paceline.tracking.upload_threads import UploadThreads
 from support.tracking.recording import DEAD, MakeRecord, points, until
 
 
+SILENT = f"{DEAD}/silent"
+"""An address of no other test, whose threads may still be at work."""
+
+
 @pytest.fixture
 def uploads() -> Iterator[UploadThreads]:
     threads = UploadThreads()
@@ -59,10 +63,10 @@ def test_silent_mlflow_is_asked_once_in_a_while(
     monkeypatch.setattr(upload_threads, "silence_of", lambda uri, _: (asked.append(uri), "nobody is there")[1])
     reports: list[UploadReport] = []
     for number in range(10):
-        uploads.finish(folder(str(number)), DEAD, 60.0, reports.append)
+        uploads.finish(folder(str(number)), SILENT, 60.0, reports.append)
         until(lambda number=number: len(reports) > number)  # type: ignore[misc]
     assert all(report.error and report.unsent for report in reports)
-    assert asked == [DEAD] * times
+    assert asked.count(SILENT) == times
 
 
 def test_mlflow_that_has_answered_once_is_waited_for(
@@ -127,7 +131,7 @@ def test_record_that_is_awaited_does_not_wait_for_its_turn(
         uploads.finish(trial, DEAD, 60.0, reports.append)
     uploads.finish(sweep, DEAD, 60.0, reports.append, is_awaited=True)
     until(lambda: reports)
-    assert finished == [begun]
+    assert [each for each in finished if each._folder.parent == sweep.parent] == [begun]
     may_end.set()
     until(lambda: len(reports) == len(trials) + 1)
 
@@ -163,8 +167,7 @@ def test_record_that_cannot_be_read_at_first_is_begun_later(
         time.sleep(0.2)
         assert not uploads._uploaders
     else:
-        until(lambda: opened)
-        assert set(opened) == {place}
+        until(lambda: place in opened)
 
 
 @pytest.mark.parametrize("was_tried", [False, True])
