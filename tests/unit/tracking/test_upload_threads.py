@@ -15,7 +15,6 @@ from paceline.tracking.upload_cursor import CURSOR_FILE, UploadCursor, UploadRep
 from paceline.tracking.upload_threads import UploadThreads
 from support.tracking.recording import DEAD, MakeRecord, points, until
 
-
 SILENT = f"{DEAD}/silent"
 """An address of no other test, whose threads may still be at work."""
 
