@@ -127,7 +127,7 @@ class RunCoordinator:
         self.start_uploading()
 
     def start_uploading(self) -> None:
-        """Begin to send what is recorded; imports MLflow, in a thread, which takes seconds."""
+        """Begin to send what is recorded; imports MLflow, in a thread or process, which takes seconds."""
         self._recorder.start_uploading()
 
     def metrics(self, readings: Sequence[MetricReading]) -> bool:

@@ -196,8 +196,7 @@ class RunRecorder:
         return (MetricPoint.from_json(entry.content) for entry in entries if entry.kind == "point")
 
     def start_uploading(self) -> None:
-        """Start the thread or the process that imports MLflow and sends the journal. Best called once training is under
-        way."""
+        """Start what imports MLflow and sends the journal. Best called once training is under way."""
         self._uploader.start()
 
     def report(self) -> UploadReport:
