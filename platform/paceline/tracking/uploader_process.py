@@ -37,6 +37,8 @@ LONGEST_RESTART_SECONDS = 300.0
 ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 """By default, glibc has eight arenas for each core, and keeps in each what was freed there: threads that come and go
 would have the process grow with each record."""
+_MARK = b"paceline-sent "
+"""Beginning of a report, wherever in a line: something else may print while the process starts."""
 _PROGRAM = """
 import json, os, sys
 reports = os.dup(1)
@@ -87,20 +89,20 @@ class SentRecord:
 
     def line(self) -> bytes:
         """Return it as the starting process reads it."""
-        return _line(asdict(self))
+        return _MARK + _line(asdict(self))
 
     @classmethod
     def read(cls, line: bytes) -> "SentRecord":
         """Read what `line` wrote.
 
         Raises:
-            ValueError: it is none; something else may print in the process while it starts.
+            ValueError: there is none in it.
         """
-        try:
-            content = json.loads(line)
-            return cls(content["folder"], UploadReport(**content["report"]))
-        except (TypeError, KeyError, RecursionError) as error:
-            raise ValueError(f"no report of a record: {line!r}") from error
+        _, mark, report = line.partition(_MARK)
+        if not mark:
+            raise ValueError(f"no report of a record: {line!r}")
+        content = json.loads(report)
+        return cls(content["folder"], UploadReport(**content["report"]))
 
 
 class UploaderProcess:

@@ -293,7 +293,7 @@ def test_abandoned_record_is_not_reported(
 def test_process_in_which_something_prints_is_understood(
     tmp_path: Path, sqlite_uri: str, record: MakeRecord, uploads: UploaderProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printing = """print('hello', flush=True); print('{"folder": 1}', flush=True); print('[' * 99999, flush=True)"""
+    printing = """print('[' * 99999); print('{"folder": "f", "report": {}}'); print('hello', end='', flush=True)"""
     monkeypatch.setattr(uploader_process, "_PROGRAM", f"{printing}\n{uploader_process._PROGRAM}")
     monkeypatch.setattr(sys, "path", [*sys.path, Path("strange")])
     sweep = Sweep(tmp_path, uploads, record(sqlite_uri))
