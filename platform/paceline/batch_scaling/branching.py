@@ -13,7 +13,10 @@ from paceline.batch_scaling.critical_batch import (
     best_rule,
     branch_from_start,
     branch_of,
+    efficiencies,
     ended_finite,
+    expected_efficiency,
+    fitted_critical_batch,
     losses_of,
 )
 from paceline.batch_scaling.lr_rules import STEPS_SAVED
@@ -22,7 +25,11 @@ from paceline.batch_scaling.study_jobs import StudyJobs
 from paceline.cluster.listener import Stages
 
 NEARLY_BEST = 0.9
-"""Efficiency of a branch from the start from which on no other rule and no other seed are tried."""
+"""Efficiency of branches from the start from which on no other rule and no other seed are tried."""
+BROKEN = 0.5
+"""Share of the best rule's efficiency below which a rule is not tried with larger batches."""
+LEAST_EXPECTED = 0.25
+"""Least efficiency that a further batch size is expected to have."""
 
 
 def train_branches(
@@ -61,27 +68,76 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
         curves: of the config as it is, by seed.
     """
     found: list[Branch] = []
-    for size in plan.start_sizes:
-        rules: Sequence[Rule] = (*plan.rules, "none")
-        for seed, curve in curves.items():
-            own: list[Branch] = []
-            for rule in rules:
-                if rule == "none" and len(rules) > 1 and not _saves_no_steps(own, plan.own_batch_size):
-                    continue
-                goal = curve.loss_at(end)
-                config = plan.start_config(size, rule, seed, goal, round(GIVEN_UP * end))
-                values = jobs.branch(config, f"of batch {size:,} from the start")
-                if values is None:
-                    return found
-                own.append(branch_from_start(curve, goal, size, rule, seed, values))
-                if own[-1].efficiency >= NEARLY_BEST:
-                    break
-            found += own
-            best = max(own, key=lambda each: each.efficiency)
-            if best.efficiency >= NEARLY_BEST:
-                break  # where nothing is lost, other seeds say no more
-            rules = [best.rule]
+    if plan.start_sizes:
+        first = plan.start_sizes[:2][-1]
+        if _train_size(plan, jobs, curves, end, first, plan.rules, found):
+            others = [size for size in plan.start_sizes if size != first]
+            second = _next_size(others, found, plan.own_batch_size)
+            if second is not None:
+                _train_size(plan, jobs, curves, end, second, _rules_for(second, plan.rules, found), found)
     return found
+
+
+def _rules_for(size: int, rules: Sequence[Rule], found: Sequence[Branch]) -> list[Rule]:
+    """Return the rules to try with a batch size: one that broke with a smaller batch does not hold with a larger."""
+    broken = {
+        rule
+        for (_, smaller), by_rule in efficiencies(found).items()
+        for rule, efficiency in by_rule.items()
+        if smaller < size and efficiency < BROKEN * max(by_rule.values())
+    }
+    return [rule for rule in rules if rule not in broken]
+
+
+def _next_size(sizes: Sequence[int], found: Sequence[Branch], own_batch_size: int) -> int | None:
+    """Return the largest batch size that is expected to have a share of the efficiency of the config's own; None if
+    there is no other size.
+
+    Far beyond the critical batch size the trade-off does not hold: what a training of a few dozen steps loses there
+    says nothing about the batch sizes that may be used.
+    """
+    best = {size: max(rules.values()) for (_, size), rules in efficiencies(found).items()}
+    critical = fitted_critical_batch({size: 1 / each for size, each in best.items()}, own_batch_size)
+    near = [size for size in sizes if expected_efficiency(size, own_batch_size, critical) >= LEAST_EXPECTED]
+    return max(near, default=None)
+
+
+def _train_size(
+    plan: StudyPlan,
+    jobs: StudyJobs,
+    curves: Mapping[int, LossCurve],
+    end: int,
+    size: int,
+    rules: Sequence[Rule],
+    found: list[Branch],
+) -> bool:
+    """Train with a batch size: each rule with the first seed, the best one with the others. Return False if one could
+    not be trained.
+
+    Args:
+        found: is extended by the branches.
+    """
+    rules = [*rules, "none"]
+    for seed, curve in curves.items():
+        own: list[Branch] = []
+        for rule in rules:
+            if rule == "none" and len(rules) > 1 and not _saves_no_steps(own, plan.own_batch_size):
+                continue
+            goal = curve.loss_at(end)
+            config = plan.start_config(size, rule, seed, goal, round(GIVEN_UP * end))
+            values = jobs.branch(config, f"of batch {size:,} from the start")
+            if values is None:
+                return False
+            own.append(branch_from_start(curve, goal, size, rule, seed, values))
+            if own[-1].efficiency >= NEARLY_BEST:
+                break
+        found += own
+        by_rule = efficiencies(found)[0, size]
+        best = max(by_rule, key=lambda rule: by_rule[rule])
+        if by_rule[best] >= NEARLY_BEST:
+            break  # where nothing is lost, other seeds say no more
+        rules = [best]
+    return True
 
 
 def _saves_no_steps(branches: Sequence[Branch], own_batch_size: int) -> bool:
@@ -108,13 +164,14 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
     """Train with larger batches, then with the config's own as far as these came.
 
     Args:
-        rules: that was the best one from the start, by batch size; `none` is for the start alone.
+        rules: that was the best one from the start, by batch size; a size that was not tried there has the rule of the
+            next smaller one. `none` is for the start alone.
     """
     trained: list[tuple[int, Rule, Mapping[str, Any]]] = []
     for size in plan.branch_sizes:
         begun = f"of batch {size:,} after {point.samples:,} samples"
-        best = rules.get(size)
-        first = best if best in plan.rules else plan.rules[0]
+        best = rules[max((tried for tried in rules if tried <= size), default=min(rules))] if rules else "none"
+        first = plan.rules[0] if best == "none" else best
         for rule in (first, *(each for each in plan.rules if each != first)):
             config = plan.branch_config(point.samples, point.step, size, rule)
             values = jobs.branch(config, begun, point.checkpoint)

@@ -86,7 +86,7 @@ class StudyPlan:
             facts["normalises_batches"],
         )
         plan.own_config(config.seed)
-        sizes = (*plan.start_sizes, *plan.batch_sizes(plan.train_samples))
+        sizes = (*plan.start_sizes, *plan.batch_sizes)
         check_sizes(sizes, lambda size: (plan.at_batch(size, plan.rules[0]), plan.shares(size)))
         return plan
 
@@ -149,17 +149,18 @@ class StudyPlan:
 
     @property
     def start_sizes(self) -> list[int]:
-        """Batch sizes of the branches from the start, the smallest first. Every other doubling is enough, since the
-        fitted curve has one unknown."""
-        fitting = [size for size in self._doubled if LEAST_STEPS * size <= GIVEN_UP * self.start_samples]
-        return fitting[1::2] or fitting
+        """Batch sizes that branches from the start may have, the smallest first; `branching` tries two of them."""
+        return [size for size in self._doubled if LEAST_STEPS * size <= GIVEN_UP * self.start_samples]
 
     @property
     def branch_sizes(self) -> list[int]:
-        """Batch sizes of the branches from checkpoints; empty where the training is too short for them."""
+        """Batch sizes of the branches from checkpoints; empty where the training is too short for them. Every other
+        doubling is enough, since the fitted curve has one unknown."""
         longest = MOST_SHARE * self.samples
         return [
-            size for size in self.start_sizes if 2 * HALF_BRANCH * size <= longest and size > 2 * self.own_batch_size
+            size
+            for size in self.start_sizes[1::2]
+            if 2 * HALF_BRANCH * size <= longest and size > 2 * self.own_batch_size
         ]
 
     @property
@@ -173,11 +174,13 @@ class StudyPlan:
         sizes = (self.own_batch_size * 2**each for each in range(1, MOST_DOUBLINGS + 1))
         return [size for size in sizes if size <= self.train_samples]
 
-    def batch_sizes(self, largest_trained: int) -> list[int]:
-        """Return the batch sizes of the table: the own and the requested ones, or up to twice the largest trained."""
+    @property
+    def batch_sizes(self) -> list[int]:
+        """Batch sizes of the table: the own and the requested ones, or up to twice the largest that may be trained."""
         if self.section.batch_sizes != "auto":
             return sorted({self.own_batch_size, *self.section.batch_sizes})
-        return [size for size in (self.own_batch_size, *self._doubled) if size <= 2 * largest_trained]
+        most = 2 * max(self.start_sizes, default=self.own_batch_size)
+        return [size for size in (self.own_batch_size, *self._doubled) if size <= most]
 
     @property
     def worker_counts(self) -> list[int]:

@@ -53,7 +53,8 @@ class PlannedSize:
     micro_batch_size: int
     gradient_accumulation_steps: int
     is_extrapolated: bool
-    """True if it is not measured; with another number of workers than the config's, it is where there is room."""
+    """True if it is larger than any branch, or has another number of workers; those are measured where there is room.
+    Others are measured, up to the largest batch size that branches turn out to be worth."""
 
 
 @dataclass(frozen=True)
@@ -170,15 +171,15 @@ def _verification(plan: StudyPlan) -> list[PlannedTraining]:
     seeds = tuple(range(plan.seeds[0], plan.seeds[0] + most_seeds))
     others = seeds[len(plan.own_seeds) :]
     own = PlannedTraining(VERIFICATION, 0, plan.own_batch_size, (), others, len(others) * plan.samples)
-    # one candidate at most is trained with further seeds
-    most = (len(LEVELS) - 1) * len(plan.seeds) * plan.samples + most_seeds * plan.samples
+    # one larger batch is trained where none is predicted to be faster, and one candidate at most with further seeds
+    most = (1 + (len(LEVELS) - 1) * len(plan.seeds) + most_seeds) * plan.samples
     return [own, PlannedTraining(VERIFICATION, 0, None, (), seeds, most)]
 
 
 def _sizes(plan: StudyPlan) -> list[PlannedSize]:
     largest = max(plan.start_sizes, default=plan.own_batch_size)
     found = []
-    for size in plan.batch_sizes(largest):
+    for size in plan.batch_sizes:
         micro_batch_size, accumulation = plan.shares(size)
         for count in plan.worker_counts:
             if size % count:

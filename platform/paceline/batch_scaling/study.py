@@ -2,7 +2,8 @@
 
 inspect the model and the data  ->  the config as it is, trained to the target, with checkpoints on its way
   ->  branches with larger batches, from the start and from these  ->  the time of a step at each batch size
-  ->  the time to the target with each batch size  ->  the best of them, trained to the target with each seed
+  ->  the time to the target with each batch size  ->  the best of them, trained to the target with each seed,
+  or a larger one where none is predicted to be faster
   ->  the time of a step with other numbers of workers, where there is room for them
 """
 
@@ -24,7 +25,7 @@ from paceline.batch_scaling.prediction_spread import spread_of
 from paceline.batch_scaling.step_time import MeasuredStep, StepTimeModel, fit_step_time, held_out_errors
 from paceline.batch_scaling.study_jobs import WINDOW_SECONDS, WINDOWS, StudyJobs
 from paceline.batch_scaling.target import reached_in, target_of
-from paceline.batch_scaling.verification import LEVELS, verify
+from paceline.batch_scaling.verification import LEVELS, check, verify
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.cluster.listener import Stages
@@ -157,70 +158,75 @@ class ScaleStudy:
         steps = self._steps = self._measured_steps(found, plan)
         if not steps.measured:
             return replace(found, undecided="no step could be measured")
-        found = _with_table(found, plan, steps)
-        critical = found.critical
-        found = self._chosen(found, plan)
-        # the verification has corrected the critical batch size that the table was made with
-        return found if found.critical == critical else _with_table(found, plan, steps)
+        return self._chosen(_with_table(found, plan, steps), plan, steps)
 
     def _measured_steps(self, found: ScaleFindings, plan: StudyPlan) -> "_Steps":
         largest = max((each.batch_size for each in found.branches), default=plan.own_batch_size)
         measured: dict[tuple[int, int], MeasuredStep] = {}
-        for size in plan.batch_sizes(largest):
+        for size in plan.batch_sizes:
             if self._clock.has(WINDOWS * WINDOW_SECONDS) or not measured:
                 seconds = self._jobs.step_seconds(plan.at_batch(size, found.rules.at(size)), size)
                 if seconds is not None:
                     measured[size, plan.workers] = MeasuredStep(*plan.shares(size), plan.workers, seconds)
         return _Steps(largest, measured)
 
-    def _chosen(self, found: ScaleFindings, plan: StudyPlan) -> ScaleFindings:
-        here = [row for row in found.table if row.workers == plan.workers and not row.is_extrapolated]
-        own_row = next((row for row in here if row.global_batch_size == plan.own_batch_size), None)
+    def _chosen(self, found: ScaleFindings, plan: StudyPlan, steps: "_Steps") -> ScaleFindings:
+        own_row = _own_row(found, plan)
         if own_row is None:
             return replace(found, undecided="the step of the config as it is could not be measured")
         found = replace(found, predicted_seconds=own_row.seconds)
         if not found.branches:
             return replace(found, undecided="no larger batch was trained with, see the notes")
-        candidates = self._candidates(found, plan, here, own_row)
-        if not candidates:
-            return found
-        if not self._verifies:
-            best = candidates[0]
-            self._jobs.notes.append("not verified (--no-verify): the recommendation is a prediction")
-            return replace(found, recommended=plan.overrides_of(best), predicted_seconds=best.seconds)
-        self._clock.reserved = 0.0
-        return verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)])
-
-    def _candidates(
-        self, found: ScaleFindings, plan: StudyPlan, here: Sequence[ScaleRow], own_row: ScaleRow
-    ) -> list[Candidate]:
-        """Return the candidates that are predicted to be faster than the config as it is.
-
-        The order is: a growing batch size if that is faster than any fixed one; then the knee, since a smaller batch
-        that is hardly slower is the smaller change; then the others, the fastest first.
-        """
         failed = smallest_untrainable(found.branches)
         if isfinite(failed):
             self._jobs.notes.append(
                 f"a batch of {failed:,.0f} has no finite loss, with any rule: none so large is considered"
             )
-        here = [row for row in here if row.global_batch_size < failed]
-        tried = [row for row in here if row.global_batch_size > plan.own_batch_size]
-        rows = [row for row in tried if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
+        candidates = self._candidates(found, plan)
+        if not self._verifies:
+            return self._predicted(found, plan, candidates)
+        self._clock.reserved = 0.0
+        if not candidates:
+            found = _with_table(check(plan, self._jobs, self._listener, found), plan, steps)
+            candidates = self._candidates(found, plan)
+        if not candidates:
+            self._say_that_none_is_faster(found, plan)
+            return found
+        verified = verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)])
+        # the verification has corrected the critical batch size that the table was made with
+        return verified if verified.critical == found.critical else _with_table(verified, plan, steps)
+
+    def _predicted(self, found: ScaleFindings, plan: StudyPlan, candidates: Sequence[Candidate]) -> ScaleFindings:
+        if not candidates:
+            self._say_that_none_is_faster(found, plan)
+            return found
+        best = candidates[0]
+        self._jobs.notes.append("not verified (--no-verify): the recommendation is a prediction")
+        return replace(found, recommended=plan.overrides_of(best), predicted_seconds=best.seconds)
+
+    def _say_that_none_is_faster(self, found: ScaleFindings, plan: StudyPlan) -> None:
+        if any(not row.is_in_reach for row in _larger_rows(found, plan)):
+            self._jobs.notes.append("larger batches are not predicted to reach the target within the config's length")
+        self._jobs.notes.append(
+            f"no larger batch is predicted to reach the target sooner with {counted(plan.workers, 'worker')}"
+        )
+
+    def _candidates(self, found: ScaleFindings, plan: StudyPlan) -> list[Candidate]:
+        """Return the candidates that are predicted to be faster than the config as it is.
+
+        The order is: a growing batch size if that is faster than any fixed one; then the knee, since a smaller batch
+        that is hardly slower is the smaller change; then the others, the fastest first.
+        """
+        own_row = _own_row(found, plan)
+        assert own_row is not None
+        larger = _larger_rows(found, plan)
+        rows = [row for row in larger if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
         knee = knee_of(rows)
         rows.sort(key=lambda row: (row != knee, row.seconds))
         fixed = [Candidate.of_row(row, found.rules) for row in rows]
-        growing = self._growing(found, plan, here)
+        growing = self._growing(found, plan, [own_row, *larger])
         if growing is not None and growing.seconds * LEAST_GAIN <= min(row.seconds for row in (own_row, *rows)):
             return [growing, *fixed]
-        if not fixed:
-            if any(not row.is_in_reach for row in tried):
-                self._jobs.notes.append(
-                    "larger batches are not predicted to reach the target within the config's length"
-                )
-            self._jobs.notes.append(
-                f"no larger batch is predicted to reach the target sooner with {counted(plan.workers, 'worker')}"
-            )
         return fixed
 
     def _growing(self, found: ScaleFindings, plan: StudyPlan, here: Sequence[ScaleRow]) -> Candidate | None:
@@ -245,9 +251,22 @@ class _Steps:
         return fit_step_time(list(self.measured.values()))
 
 
+def _own_row(found: ScaleFindings, plan: StudyPlan) -> ScaleRow | None:
+    """Return the row of the config as it is; None if its step could not be measured."""
+    here = (row for row in found.table if row.workers == plan.workers and not row.is_extrapolated)
+    return next((row for row in here if row.global_batch_size == plan.own_batch_size), None)
+
+
+def _larger_rows(found: ScaleFindings, plan: StudyPlan) -> list[ScaleRow]:
+    """Return the rows of larger batches that were measured and can be trained."""
+    failed = smallest_untrainable(found.branches)
+    here = (row for row in found.table if row.workers == plan.workers and not row.is_extrapolated)
+    return [row for row in here if plan.own_batch_size < row.global_batch_size < failed]
+
+
 def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFindings:
     """Add the table of the time and cost to the target of each batch size and number of workers."""
-    sizes, model = plan.batch_sizes(steps.largest_trained), steps.model
+    sizes, model = plan.batch_sizes, steps.model
     measured = [each for each in steps.measured.values() if each.workers == plan.workers]
     errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
     rows = goodput_table(

@@ -9,6 +9,7 @@ from paceline.batch_scaling.critical_batch import (
     Branch,
     LossCurve,
     Rule,
+    SamplesRatio,
     branch_from_start,
     branch_of,
     critical_batch,
@@ -59,20 +60,40 @@ def test_where_it_grows_over_training_the_samples_to_the_target_add_up() -> None
         assert TARGET / expected_efficiency(size, OWN, found.size) == pytest.approx(samples, rel=0.03)
 
 
+def measured(size: int, critical: float, error: float, is_lower_limit: bool = False) -> SamplesRatio:
+    """What trainings to the target show where the trade-off has this critical batch size."""
+    return SamplesRatio(size, 1 / expected_efficiency(size, OWN, critical), error, is_lower_limit)
+
+
+def corrected(critical: float, *trained: SamplesRatio) -> float:
+    """The critical batch size of branches, corrected by trainings."""
+    return refined(critical_batch(branches_of(critical), OWN, TARGET), OWN, trained, max(SIZES)).size
+
+
 def test_trainings_to_the_target_correct_it() -> None:
-    branches = branches_of(900.0)
-    expected = critical_batch(branches, OWN, TARGET)
-    ratio = 1 / expected_efficiency(256, OWN, 300.0)
-    few, many = (refined(expected, OWN, branches, [(256, ratio, count)]).size for count in (1, 100))
-    assert 300 < many < few < 900
-    assert many == pytest.approx(300.0, rel=0.1)
+    few, many = (corrected(900.0, measured(256, 300.0, error)) for error in (0.2, 0.01))
+    assert 295 < many < few < 900
+    assert many == pytest.approx(300.0, rel=0.02)
+    assert corrected(900.0, measured(256, 300.0, 0.01), measured(128, 300.0, 0.01)) == pytest.approx(300.0, rel=0.02)
 
 
 def test_a_training_that_tells_little_changes_little() -> None:
-    branches = branches_of(300.0)
-    expected = critical_batch(branches, OWN, TARGET)
     # with twice the batch, hardly more samples are expected, and seeds scatter by as much
-    assert refined(expected, OWN, branches, [(64, 0.95, 3)]).size == pytest.approx(300.0, rel=0.2)
+    assert corrected(300.0, SamplesRatio(64, 0.95, 0.1)) == pytest.approx(300.0, rel=0.3)
+
+
+def test_a_training_that_does_not_reach_the_target_sets_an_upper_limit() -> None:
+    assert corrected(100.0, measured(256, 300.0, 0.01, is_lower_limit=True)) == pytest.approx(100.0, rel=0.02)
+    assert corrected(900.0, measured(256, 300.0, 0.01, is_lower_limit=True)) == pytest.approx(300.0, rel=0.02)
+
+
+def test_branches_that_lose_nothing_leave_all_sizes_beyond_them_possible() -> None:
+    nothing_lost = critical_batch(NO_LOSS, OWN, TARGET)
+    exact = [measured(2048, 20_000.0, 0.001)]
+    assert refined(nothing_lost, OWN, [SamplesRatio(2048, 1.0, 0.1)], max(SIZES)).size == inf
+    assert refined(nothing_lost, OWN, exact, max(SIZES)).size == pytest.approx(20_000, rel=0.02)
+    below = refined(nothing_lost, OWN, [measured(512, 300.0, 0.02)], max(SIZES)).size
+    assert below == pytest.approx(300, rel=0.1)
 
 
 def answer(*losses: float, diverged: bool = False) -> dict[str, Any]:

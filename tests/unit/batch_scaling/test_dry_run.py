@@ -38,7 +38,7 @@ def test_it_lists_trainings_and_batch_sizes_and_leaves_nothing_behind(
     found = printed(capsys, file)
     assert (found["target"], found["own_batch_size"], found["train_samples"]) == ({"val/loss": 0.4}, 8, 640)
     branches = {(each["start_samples"], each["batch_size"]) for each in found["trainings"] if each["name"] == "branch"}
-    assert branches == {(0, 32), (0, 128), (5120, 32), (8960, 32)}
+    assert branches == {(0, 16), (0, 32), (0, 64), (0, 128), (5120, 32), (8960, 32)}
     assert found["most_samples"] == sum(each["most_samples"] for each in found["trainings"])
     assert {row["workers"] for row in found["table"]} == {1, 2, 4, 8}
     assert {row["workers"] for row in found["table"] if not row["is_extrapolated"]} == {2}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ class SimulatedBench:
         scatter: standard deviations of the logarithm of the samples to the target: what trainings with one seed have in
             common, and what each has of its own.
         accident: number from which the scatter is drawn.
+        branch_luck: by seed, how much faster than expected a branch from the start comes to its loss.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class SimulatedBench:
         finite_to: int = 10**6,
         scatter: tuple[float, float] = (0.0, 0.0),
         accident: int = 0,
+        branch_luck: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
@@ -79,6 +82,7 @@ class SimulatedBench:
         self._later_critical = later_critical
         self._metric, self._diverges = metric, diverges
         self._finite_to, self._scatter, self._accident = finite_to, scatter, accident
+        self._branch_luck = branch_luck
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
         self.jobs: list[Job] = []
 
@@ -117,7 +121,7 @@ class SimulatedBench:
             {"samples": 0, "global_batch_size": config["data"]["global_batch_size"]}
         ]
         evaluations, reached, samples, step, used = [], None, 0, 0, 0.0
-        luck = 1.0 if is_branch else self._luck(config["seed"], stages)
+        luck = self._branch_luck.get(config["seed"], 1.0) if is_branch else self._luck(config["seed"], stages)
         while samples < config["trainer"]["epochs"] * TRAIN:
             size = [each["global_batch_size"] for each in stages if each["samples"] <= samples][-1]
             used += luck * size * self._efficiency(config, size, critical, used)
@@ -266,8 +270,11 @@ def test_a_preview_names_all_that_is_trained(
     assert trained_branches(bench)
     assert trained_branches(bench) <= named
     assert found.samples_spent <= previewed.most_samples
-    assert [(row.global_batch_size, row.workers, row.is_extrapolated) for row in found.table] == [
-        (size.global_batch_size, size.workers, size.is_extrapolated) for size in previewed.sizes
+    extrapolated = {(row.global_batch_size, row.workers): row.is_extrapolated for row in found.table}
+    assert list(extrapolated) == [(size.global_batch_size, size.workers) for size in previewed.sizes]
+    largest = max(branch.batch_size for branch in found.branches)
+    assert [extrapolated[size.global_batch_size, size.workers] for size in previewed.sizes] == [
+        size.is_extrapolated or size.global_batch_size > largest for size in previewed.sizes
     ]
 
 
@@ -278,13 +285,13 @@ def best_size(critical: float) -> int:
     return next(size for size in seconds if seconds[size] <= 1.1 * min(seconds.values()))
 
 
-@pytest.mark.parametrize("critical", [100.0, 400.0])
-def test_the_critical_batch_and_the_fastest_batch_are_found(critical: float) -> None:
+@pytest.mark.parametrize(("critical", "largest"), [(100.0, 256), (400.0, 512)])
+def test_the_critical_batch_and_the_fastest_batch_are_found(critical: float, largest: int) -> None:
     found = study(SimulatedBench(critical))
     assert found.critical is not None
     assert found.critical.size == pytest.approx(critical, rel=0.15)
     assert found.recommended["data.global_batch_size"] == best_size(critical)
-    assert found.rules.text == "linear up to a batch of 512"
+    assert found.rules.text == f"linear up to a batch of {largest}"
     assert found.recommended["optimizer.lr_scaling"] == "linear"
     assert found.speedup is not None
     assert found.speedup_interval is not None
@@ -337,17 +344,21 @@ def test_the_rule_that_works_is_taken_where_the_usual_one_breaks(
 
 
 @pytest.mark.parametrize(
-    ("epochs", "target", "critical", "later_critical"),
-    [(SHORT, 0.909, 400.0, None), (LONG, 0.97, 400.0, None), (LONG, 0.968, 30.0, 3000.0)],
+    ("epochs", "target", "critical", "later_critical", "rules"),
+    [
+        (SHORT, 0.909, 400.0, None, "adascale up to a batch of 512"),
+        (LONG, 0.97, 400.0, None, "adascale up to a batch of 512"),
+        (LONG, 0.968, 30.0, 3000.0, "linear up to a batch of 64, adascale up to 512"),
+    ],
 )
 def test_adascale_is_recommended_where_no_fixed_rule_works(
-    epochs: int, target: float, critical: float, later_critical: float | None
+    epochs: int, target: float, critical: float, later_critical: float | None, rules: str
 ) -> None:
     """From the start and from checkpoints, also for a batch that grows from the config's own."""
     config = config_for(epochs, {"target": {"val/accuracy": target}}).with_overrides({"data": HALVES})
     bench = SimulatedBench(critical, (0.01, 1e-4), linear_to=64, sqrt_to=64, later_critical=later_critical)
     found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere"), True).run()
-    assert found.rules.text == "adascale up to a batch of 512"
+    assert found.rules.text == rules
     assert found.recommended["optimizer.lr_scaling"] == "adascale"
     recommended = config.with_overrides(dict(found.recommended))
     assert recommended.data.micro_batch_size == OWN // 2
@@ -373,6 +384,56 @@ def test_an_answer_that_changes_nothing_names_a_faster_row_that_was_not_measured
     assert "extrapolated" not in summary_text(measured)
     here = tuple(row for row in found.table if row.workers == found.workers)
     assert "worker" not in summary_text(replace(found, table=here))
+
+
+SAME_TIME = (0.0, 1e-4)
+"""Seconds of a step that takes as long as its samples."""
+
+
+def sizes_trained(bench: SimulatedBench) -> list[int]:
+    """Batch sizes other than the config's own that were trained to the target, one for each training."""
+    configs = [json.loads(job.configs[0].config_json) for job in bench.jobs if job.name == "train_segment"]
+    to_target = [each for each in configs if each["callbacks"][-1]["args"].get("metric") == "val/accuracy"]
+    return [size for each in to_target if (size := each["data"]["global_batch_size"]) not in (OWN, None)]
+
+
+def test_an_answer_that_changes_nothing_is_checked_at_the_critical_batch_size() -> None:
+    bench = SimulatedBench(60.0, step_seconds=SAME_TIME, verified_critical=200.0)
+    found, unchecked = study(bench), study(SimulatedBench(60.0, step_seconds=SAME_TIME), verifies=False)
+    assert found.recommended == {}
+    assert sizes_trained(bench) == [64]
+    assert found.critical is not None
+    assert unchecked.critical is not None
+    assert unchecked.critical.size == pytest.approx(60.0, rel=0.1)
+    assert 1.5 * unchecked.critical.size < found.critical.size < 200
+    row, before = (
+        {each.global_batch_size: each for each in one.table if each.workers == 1} for one in (found, unchecked)
+    )
+    assert row[256].samples < before[256].samples
+
+
+def test_a_check_that_does_not_reach_the_target_lowers_the_critical_batch_size() -> None:
+    bench = SimulatedBench(200.0, step_seconds=SAME_TIME, verified_critical=30.0)
+    found = study(bench, target={"val/accuracy": 0.915})
+    assert any("did not reach the target" in note for note in found.notes)
+    assert found.critical is not None
+    assert 30 < found.critical.size < 150
+
+
+def test_a_check_that_shows_a_larger_batch_to_be_faster_leads_to_its_recommendation() -> None:
+    bench = SimulatedBench(30.0, step_seconds=(0.01, 2e-4), verified_critical=1000.0)
+    found = study(bench)
+    assert sizes_trained(bench)[0] == 64
+    assert found.recommended["data.global_batch_size"] >= 64
+    assert found.speedup is not None
+    assert found.speedup > 1.2
+
+
+def test_seeds_are_trained_until_they_lose_nothing_together() -> None:
+    """One seed that happens to lose nothing does not end it: that would choose the lucky ones."""
+    bench = SimulatedBench(200.0, branch_luck={0: 0.8, 1: 1.2, 2: 0.8})
+    found = study(bench)
+    assert {branch.seed for branch in found.branches if branch.batch_size == 128} == {0, 1, 2}
 
 
 def test_a_prediction_that_does_not_hold_is_not_recommended() -> None:
@@ -640,7 +701,7 @@ def test_evaluations_hit_both_ends_of_branches_and_the_steps_that_are_saved() ->
 def test_a_short_training_has_no_checkpoints_and_more_seeds() -> None:
     short, long = plan_of(trainer={"epochs": 4}), plan_of(trainer={"epochs": 400})
     assert (short.branch_sizes, short.own_seeds) == ([], [0, 1, 2])
-    assert (long.branch_sizes, long.own_seeds) == (long.start_sizes, [0])
+    assert (long.branch_sizes, long.own_seeds) == (long.start_sizes[1::2], [0])
     assert [plan.own_config(0).callbacks[-1].args["save_at_steps"] for plan in (short, long)] == [[], long.point_steps]
 
 
