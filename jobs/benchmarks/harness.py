@@ -4,7 +4,7 @@ Order     Each round runs every arm once. A round has a random order and the nex
           that a machine that gets slower or faster does so for all arms alike.
 A/A       One arm is the baseline a second time (`... again`). How far its ratio is from 1 is the noise of the machine.
 Ratio     An arm over the baseline in the same round: median over the rounds of a process, mean of it over processes.
-Interval  95 % bootstrap (percentiles). Processes are drawn, and rounds within each: with one process, the interval says
+Interval  95 %, Student's t over the processes. With one process it is a bootstrap of its rounds (percentiles), which says
           nothing of how processes differ.
 Verdict   `met` or `not met` when the whole interval is on one side of the target, else `not decided`.
 Record    Tables, all raw values, hardware, versions, options, commit and date.
@@ -63,14 +63,21 @@ def exactly(value: float) -> Interval:
 
 
 def estimate(processes: Sequence[Sequence[float]]) -> Interval:
-    """Mean over processes of the median of each one's values; always the same for the same values."""
-    draw = np.random.default_rng(0)
-    arrays = [np.asarray(values, dtype=np.float64) for values in processes]
-    medians = np.stack([np.median(draw.choice(values, (RESAMPLES, len(values))), axis=1) for values in arrays])
-    chosen = draw.integers(len(arrays), size=medians.shape)
-    resampled = medians[chosen, draw.integers(RESAMPLES, size=medians.shape)].mean(axis=0)
-    low, high = np.quantile(resampled, [0.025, 0.975])
-    return Interval(float(np.mean([np.median(values) for values in arrays])), float(low), float(high))
+    """Mean over processes of the median of each one's values; always the same for the same values.
+
+    How the medians of the processes scatter includes how the rounds do. To draw both, processes and rounds within them,
+    counts that twice.
+    """
+    medians = np.array([np.median(values) for values in processes])
+    value = float(medians.mean())
+    if len(medians) == 1:
+        values = np.asarray(processes[0], dtype=np.float64)
+        drawn = np.median(np.random.default_rng(0).choice(values, (RESAMPLES, len(values))), axis=1)
+        return Interval(value, *map(float, np.quantile(drawn, [0.025, 0.975])))
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(medians) - 1, 0.975) * medians.std(ddof=1) / math.sqrt(len(medians)))
+    return Interval(value, value - half, value + half)
 
 
 def ratio(arm: Sequence[Sequence[float]], baseline: Sequence[Sequence[float]]) -> Interval:

@@ -17,20 +17,26 @@ def _ask_no_command(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_estimate_is_the_mean_over_processes_of_each_ones_median(harness: Any) -> None:
     found = harness.estimate([[1.0, 1.0, 9.0], [3.0, 3.0, 3.0, 0.0]])
     assert found.value == 2.0
-    assert 1.0 <= found.low < found.value < found.high
+    assert found.low < found.value < found.high
     assert harness.estimate([[1.5] * 4]) == (1.5, 1.5, 1.5)
     assert harness.estimate([[0.5] * 10 + [1.5] * 10])[1:] == (0.5, 1.5)
 
 
-def test_intervals_hold_the_true_value_though_processes_differ(harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "RESAMPLES", 300)
+@pytest.mark.parametrize(
+    ("processes", "rounds", "between", "within"), [(4, 10, 0.02, 0.005), (24, 8, 0.0, 0.02), (10, 20, 0.01, 0.03)]
+)
+def test_intervals_hold_the_true_value_as_often_as_they_say(
+    harness: Any, processes: int, rounds: int, between: float, within: float
+) -> None:
+    """Whether processes differ or rounds do: intervals that are too narrow show what is not there, and those that are
+    too wide leave undecided what was measured."""
     draw = np.random.default_rng(0)
     hits = 0
-    for _ in range(100):
-        processes = 1 + 0.02 * draw.standard_normal((10, 1)) + 0.005 * draw.standard_normal((10, 20))
-        found = harness.estimate(processes.tolist())
+    for _ in range(400):
+        scatter = between * draw.standard_normal((processes, 1)) + within * draw.standard_normal((processes, rounds))
+        found = harness.estimate((1 + scatter).tolist())
         hits += found.low <= 1 <= found.high
-    assert hits >= 82
+    assert 0.92 <= hits / 400 <= 0.98
 
 
 def test_ratios_are_those_of_the_same_round(harness: Any) -> None:
