@@ -32,6 +32,13 @@ PRIVATE = (
     "ray.train.v2._internal.callbacks.placement_group_callback.PlacementGroupCleanerCallback",
     "ray.train.v2._internal.execution.context.get_train_context",
     "ray.train.v2._internal.util",
+    "ray.tune.execution.tune_controller.TrialRunnerWrapper._tune_controller",
+    "ray.tune.execution.tune_controller.TuneController._actor_manager._pending_actors_to_attrs",
+    "ray.tune.execution.tune_controller.TuneController._actor_manager._pending_actors_to_enqueued_actor_tasks",
+    "ray.tune.execution.tune_controller.TuneController._stopped_trials",
+    "ray.tune.execution.tune_controller.TuneController._trial_metadata",
+    "ray.tune.execution.tune_controller.TuneController._trials",
+    "ray.tune.execution.tune_controller.TuneController._trials_to_cache",
     "ray.tune.schedulers.AsyncHyperBandScheduler._brackets._rungs",
     "ray.tune.schedulers.AsyncHyperBandScheduler._metric",
     "ray.tune.schedulers.AsyncHyperBandScheduler._metric_op",
@@ -280,23 +287,33 @@ def start_autoscaling_coordinator() -> None:
 # Ray Tune
 
 
-def forget_ended_trial(trial: Any) -> None:
-    """Have Tune keep little of a trial that has ended: neither statistics of its metrics nor what would restore it.
+ENDED_TRIALS_KEPT = 64
+"""Tune reads its trials from its files again if it has none left at its end."""
 
-    No option limits it, and Tune documents none of these names. Without them a sweep of thousands of trials takes
+
+def forget_ended_trials(controller: Any) -> None:
+    """Have Tune keep only the newest of the trials that have ended.
+
+    No option limits them, and Tune documents none of these names. Without them a sweep of thousands of trials takes
     hundreds of megabytes more.
 
     Args:
-        trial: one of `ray.tune.experiment.Trial`.
+        controller: as Tune gives it to a scheduler.
     """
     with suppress(AttributeError):
-        trial.run_metadata.metric_analysis.clear()
-        trial.run_metadata.metric_n_steps.clear()
-    trial.get_json_state = _no_json_state
-
-
-def _no_json_state() -> tuple[str, str]:
-    return "", ""
+        tune = controller._tune_controller
+        if len(tune._stopped_trials) < 2 * ENDED_TRIALS_KEPT:
+            return
+        forgotten = {trial for trial in tune._trials[:-ENDED_TRIALS_KEPT] if trial in tune._stopped_trials}
+        tune._trials[:] = [trial for trial in tune._trials if trial not in forgotten]
+        tune._stopped_trials -= forgotten
+        tune._trials_to_cache -= forgotten
+        for trial in forgotten:
+            tune._trial_metadata.pop(trial.trial_id, None)
+        # what is left of actors that were never started, since another one was reused
+        actors = tune._actor_manager
+        for actor in set(actors._pending_actors_to_enqueued_actor_tasks) - set(actors._pending_actors_to_attrs):
+            del actors._pending_actors_to_enqueued_actor_tasks[actor]
 
 
 # Ray Tune's schedulers. What they have seen is under private names, and nothing public adds to it: their `save` and

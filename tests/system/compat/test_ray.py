@@ -1,7 +1,9 @@
 """The private names of Ray that Paceline uses are there, and do what it relies on. No cluster is started."""
 
+import gc
 import inspect
 import re
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +11,10 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 import ray
+from pyarrow.fs import LocalFileSystem
 from ray._private import node, worker
 from ray.job_submission import JobSubmissionClient
+from ray.train._internal.storage import StorageContext
 from ray.tune.execution import tune_controller
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
@@ -27,6 +31,13 @@ def asha() -> Any:
 
 def pbt(kind: type = PopulationBasedTraining) -> Any:
     return kind(**OPTIONS, perturbation_interval=2, hyperparam_mutations={"lr": [0.1, 0.2]})
+
+
+def controller() -> Any:
+    """Tune's controller of an experiment, without Ray."""
+    storage = StorageContext(storage_path="/nowhere", experiment_dir_name="toy", storage_filesystem=LocalFileSystem())
+    with patch.object(ray, "cluster_resources", dict), patch.object(StorageContext, "_create_validation_file", Mock()):
+        return tune_controller.TuneController(storage=storage, resource_manager_factory=Mock)
 
 
 # Behaviour
@@ -223,6 +234,7 @@ STATE = "ray._private.state.state"
 COORDINATORS = "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator"
 COORDINATOR = f"{COORDINATORS}.get_or_create_autoscaling_coordinator"
 KUBERAY = "ray.autoscaler._private.kuberay"
+TUNE = "ray.tune.execution.tune_controller"
 ASHA = "ray.tune.schedulers.AsyncHyperBandScheduler"
 PBT = "ray.tune.schedulers.PopulationBasedTraining"
 BEHAVIOUR: dict[str, Callable[[], None]] = {
@@ -248,6 +260,9 @@ in `unit/cluster/test_job_plan.py`."""
 
 SAMPLES: dict[str, Callable[[], Any]] = {
     "ray.init": hidden_options_of_init,
+    f"{TUNE}.TrialRunnerWrapper": lambda: controller()._wrapped(),
+    f"{TUNE}.TuneController": controller,
+    f"{TUNE}.TuneController._actor_manager": lambda: controller()._actor_manager,
     ASHA: asha,
     f"{ASHA}._brackets": lambda: asha()._brackets[0],
     "ray.tune.schedulers.MedianStoppingRule": lambda: MedianStoppingRule(**OPTIONS),
@@ -265,13 +280,30 @@ class TestRay(ContractTests):
     )
 
 
-def test_an_ended_trial_is_forgotten() -> None:
-    trial: Any = Trial("toy", trial_id="7", stub=True)
-    trial.update_last_result({"loss": 1.0, "training_iteration": 1})
-    assert "loss" in trial.run_metadata.metric_analysis
-    assert "loss" in trial.run_metadata.metric_n_steps
-    compat.forget_ended_trial(trial)
-    assert trial.run_metadata.metric_analysis == trial.run_metadata.metric_n_steps == {}
-    controller = Mock(_trials_to_cache={trial}, _trial_metadata={})
-    assert tune_controller.TuneController._get_trial_checkpoints(controller) == {"7": ("", "")}
-    assert trial.last_result["loss"] == 1.0, "schedulers compare it"
+def test_ended_trials_are_forgotten_but_for_the_newest() -> None:
+    tune = controller()
+    trials: list[Any] = [Trial("toy", trial_id=str(number), stub=True) for number in range(200)]
+    for trial in trials:
+        tune.add_trial(trial)
+    for trial in trials[1:]:
+        tune._mark_trial_to_checkpoint(trial)
+        tune._set_trial_status(trial, Trial.TERMINATED)
+    tune._get_trial_checkpoints()
+    given = tune.get_trials()  # Tune's callbacks hold this list
+    live, started = trials[0], Mock()
+    tune._actor_manager._pending_actors_to_attrs[started] = (None, None, None)
+    tune._actor_manager._pending_actors_to_enqueued_actor_tasks |= {started: [], Mock(): []}
+    kept, gone = trials[-compat.ENDED_TRIALS_KEPT :], list(map(weakref.ref, trials[1 : -compat.ENDED_TRIALS_KEPT]))
+    tune._live_trials.difference_update(trials[1:])
+    tune._pending_trials_list.clear()  # as when actors were found for them
+    del trials, trial
+    compat.forget_ended_trials(tune._wrapped())
+    gc.collect()
+    assert given is tune.get_trials()
+    assert given == [live, *kept]
+    assert [each().trial_id for each in gone if each() is not None] == []
+    assert set(tune._get_trial_checkpoints()) == {trial.trial_id for trial in given}
+    assert list(tune._actor_manager._pending_actors_to_enqueued_actor_tasks) == [started]
+    assert not tune.is_finished()
+    compat.forget_ended_trials(tune._wrapped())
+    assert given == [live, *kept], "the last ones stay: Tune reads its files again where it has none"

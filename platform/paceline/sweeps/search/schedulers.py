@@ -18,7 +18,13 @@ from ray.tune.schedulers import (
     PopulationBasedTraining,
 )
 
-from paceline._compat.ray import PBTHooks, add_asha_result, median_results, rename_asha_trial
+from paceline._compat.ray import (
+    PBTHooks,
+    add_asha_result,
+    forget_ended_trials,
+    median_results,
+    rename_asha_trial,
+)
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, Number, QUniform, RandInt, Range, Uniform
 from paceline.config.sweep import SweepConfig
@@ -103,13 +109,15 @@ class _PastTrial:
 
 
 class LiveTrialChoice:
-    """Put before one of Tune's schedulers among the bases: it chooses among the trials that have not ended.
+    """Put before one of Tune's schedulers among the bases: it chooses among the trials that have not ended, and has
+    Tune forget those that have.
 
     By itself it looks at all trials of the sweep twice, at each of Tune's steps.
     """
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the first trial, by its id, that waits to begin, else the first one that was paused, else None."""
+        forget_ended_trials(tune_controller)
         statuses = (Trial.PENDING, Trial.PAUSED)
         live = [trial for trial in tune_controller.get_live_trials() if trial.status in statuses]
 

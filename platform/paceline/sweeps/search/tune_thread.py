@@ -11,8 +11,8 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.progress_reporter import TrialProgressCallback
 
-from paceline._compat.ray import forget_ended_trial
 from paceline.errors import EnvironmentFault, first_line, text_of
 from paceline.full_disk import causes, full_disk_error
 from paceline.storage.store_faults import LeaseLost, StoreFault
@@ -100,7 +100,7 @@ class TuneThread(threading.Thread):
                 storage_path=self._id,
                 verbose=0,
                 stop=_UntilOver(self._id),
-                callbacks=[_Prunings(self._coordinator, sweep.scheduler, sweep.budget_unit)],
+                callbacks=[_Prunings(self._coordinator, sweep.scheduler, sweep.budget_unit), _NoProgress()],
                 failure_config=tune.FailureConfig(max_failures=ACTOR_FAILURES),
             ),
         )
@@ -209,6 +209,15 @@ class _UntilOver(tune.Stopper):  # type: ignore[misc]
         return self._sweep in _OVER
 
 
+class _NoProgress(TrialProgressCallback):  # type: ignore[misc]
+    """Stands in for the callback that Tune adds otherwise: it formats each result, prints none and keeps all trials."""
+
+    def on_trial_result(self, *args: Any, **info: Any) -> None:
+        """Do nothing."""
+
+    on_trial_error = on_trial_complete = on_trial_result
+
+
 class _Prunings(tune.Callback):  # type: ignore[misc]
     """Tells the coordinator of trials that the scheduler has ended, and of those that Tune has lost. Runs in the
     driver."""
@@ -221,7 +230,6 @@ class _Prunings(tune.Callback):  # type: ignore[misc]
         if last.get(STATE) == "running":
             reason = f"{self._scheduler} ended it at {last.get(self._unit, 0):,.6g} {self._unit}"
             self._coordinator.prune.remote(id_of(trial.config), reason)
-        forget_ended_trial(trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         error = trial.get_pickled_error()
