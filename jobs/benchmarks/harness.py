@@ -4,7 +4,7 @@ Order     Each round runs every arm once. A round has a random order and the nex
           that a machine that gets slower or faster does so for all arms alike.
 A/A       One arm is the baseline a second time (`... again`). How far its ratio is from 1 is the noise of the machine.
 Ratio     An arm over the baseline in the same round: median over the rounds of a process, mean of it over processes.
-Interval  95 %, Student's t over the processes. With one process it is a bootstrap of its rounds (percentiles), which says
+Interval  95 %, Student's t over the processes. With one process it is a bootstrap of its rounds (percentiles): it says
           nothing of how processes differ.
 Verdict   `met` or `not met` when the whole interval is on one side of the target, else `not decided`.
 Record    Tables, all raw values, hardware, versions, options, commit and date.
@@ -67,7 +67,12 @@ def estimate(processes: Sequence[Sequence[float]]) -> Interval:
 
     How the medians of the processes scatter includes how the rounds do. To draw both, processes and rounds within them,
     counts that twice.
+
+    Raises:
+        ValueError: there are no processes.
     """
+    if not processes:
+        raise ValueError("nothing was measured")
     medians = np.array([np.median(values) for values in processes])
     value = float(medians.mean())
     if len(medians) == 1:

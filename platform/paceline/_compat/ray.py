@@ -37,13 +37,14 @@ PRIVATE = (
     "ray.tune.execution.tune_controller.TuneController._actor_manager._pending_actors_to_enqueued_actor_tasks",
     "ray.tune.execution.tune_controller.TuneController._stopped_trials",
     "ray.tune.execution.tune_controller.TuneController._trial_metadata",
-    "ray.tune.execution.tune_controller.TuneController._trials",
     "ray.tune.execution.tune_controller.TuneController._trials_to_cache",
     "ray.tune.schedulers.AsyncHyperBandScheduler._brackets._rungs",
     "ray.tune.schedulers.AsyncHyperBandScheduler._metric",
     "ray.tune.schedulers.AsyncHyperBandScheduler._metric_op",
     "ray.tune.schedulers.AsyncHyperBandScheduler._time_attr",
+    "ray.tune.schedulers.MedianStoppingRule._last_pause",
     "ray.tune.schedulers.MedianStoppingRule._results",
+    "ray.tune.schedulers.MedianStoppingRule._stopped_trials",
     "ray.tune.schedulers.PopulationBasedTraining._checkpoint_or_exploit",
     "ray.tune.schedulers.PopulationBasedTraining._get_new_config",
     "ray.tune.schedulers.PopulationBasedTraining._perturbation_interval",
@@ -292,7 +293,7 @@ ENDED_TRIALS_KEPT = 64
 
 
 def forget_ended_trials(controller: Any) -> None:
-    """Have Tune keep only the newest of the trials that have ended.
+    """Have Tune keep only the newest of the trials that have ended without an error.
 
     No option limits them, and Tune documents none of these names. Without them a sweep of thousands of trials takes
     hundreds of megabytes more.
@@ -304,8 +305,9 @@ def forget_ended_trials(controller: Any) -> None:
         tune = controller._tune_controller
         if len(tune._stopped_trials) < 2 * ENDED_TRIALS_KEPT:
             return
-        forgotten = {trial for trial in tune._trials[:-ENDED_TRIALS_KEPT] if trial in tune._stopped_trials}
-        tune._trials[:] = [trial for trial in tune._trials if trial not in forgotten]
+        trials = tune.get_trials()
+        forgotten = {trial for trial in trials[:-ENDED_TRIALS_KEPT] if trial in tune._stopped_trials}
+        trials[:] = [trial for trial in trials if trial not in forgotten]
         tune._stopped_trials -= forgotten
         tune._trials_to_cache -= forgotten
         for trial in forgotten:
@@ -341,6 +343,18 @@ def median_results(scheduler: Any) -> dict[Any, list[dict[str, Any]]]:
     """The results that the median stopping rule compares, by trial."""
     results: dict[Any, list[dict[str, Any]]] = scheduler._results
     return results
+
+
+def rename_median_trial(scheduler: Any, trial: Any, name: Any) -> None:
+    """Have the median stopping rule keep the results of a trial that has ended, but not the trial.
+
+    Args:
+        name: to keep the results under.
+    """
+    results = median_results(scheduler)
+    results[name] = results.pop(trial)
+    scheduler._stopped_trials.discard(trial)
+    scheduler._last_pause.pop(trial, None)
 
 
 class PBTHooks:

@@ -68,13 +68,14 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
         curves: of the config as it is, by seed.
     """
     found: list[Branch] = []
-    if plan.start_sizes:
-        first = plan.start_sizes[:2][-1]
-        if _train_size(plan, jobs, curves, end, first, plan.rules, found):
-            others = [size for size in plan.start_sizes if size != first]
-            second = _next_size(others, found, plan.own_batch_size)
-            if second is not None:
-                _train_size(plan, jobs, curves, end, second, _rules_for(second, plan.rules, found), found)
+    if not plan.start_sizes:
+        return found
+    first = plan.start_sizes[:2][-1]
+    is_trained = _train_size(plan, jobs, curves, end, first, plan.rules, found)
+    others = [size for size in plan.start_sizes if (size != first if is_trained else size < first)]
+    second = _next_size(others, found, plan.own_batch_size)
+    if second is not None and jobs.clock.has(0.0):
+        _train_size(plan, jobs, curves, end, second, _rules_for(second, plan.rules, found), found)
     return found
 
 
@@ -127,6 +128,7 @@ def _train_size(
             config = plan.start_config(size, rule, seed, goal, round(GIVEN_UP * end))
             values = jobs.branch(config, f"of batch {size:,} from the start")
             if values is None:
+                found += own
                 return False
             own.append(branch_from_start(curve, goal, size, rule, seed, values))
             if own[-1].efficiency >= NEARLY_BEST:
@@ -170,7 +172,7 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
     trained: list[tuple[int, Rule, Mapping[str, Any]]] = []
     for size in plan.branch_sizes:
         begun = f"of batch {size:,} after {point.samples:,} samples"
-        best = rules[max((tried for tried in rules if tried <= size), default=min(rules))] if rules else "none"
+        best = rules[max(tried for tried in rules if tried <= size)] if rules else "none"
         first = plan.rules[0] if best == "none" else best
         for rule in (first, *(each for each in plan.rules if each != first)):
             config = plan.branch_config(point.samples, point.step, size, rule)

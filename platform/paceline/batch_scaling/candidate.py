@@ -36,6 +36,10 @@ class Candidate:
         size = row.global_batch_size
         return cls((BatchStage(0, size, 1.0),), rules.at(size), row.seconds)
 
+    def trains_like(self, other: "Candidate") -> bool:
+        """Return True if both train in the same way, whatever time is predicted for them."""
+        return (self.stages, self.rule) == (other.stages, other.rule)
+
     @property
     def largest(self) -> int:
         """Largest batch size of all stages."""

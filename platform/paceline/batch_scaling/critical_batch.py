@@ -20,7 +20,7 @@ measured, each of which has L_i samples with the config's own batch, and that is
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from statistics import fmean
 from typing import Any, Literal
@@ -40,9 +40,9 @@ LARGEST = 2.0**40
 BRANCH_ERROR = 0.7
 """Standard deviation of the logarithm of the critical batch size, if it is known from branches alone. They compare the
 loss in a part of the training, not the target. Over the grids of three models it was off by 0.5, 0.8 and 0.9."""
-TOLD_BY_BRANCHES = 20.0
-"""Times the largest batch of a branch. A critical batch size beyond that lowers the efficiency of this branch by less
-than a twentieth, which nobody can see."""
+LIMIT_OF_BRANCHES = 20.0
+"""Largest critical batch size that branches can show, over the largest batch of a branch. A larger one lowers the
+efficiency of that branch by less than a twentieth, which is less than its scatter."""
 
 
 @dataclass(frozen=True)
@@ -249,9 +249,13 @@ def refined(
     are normal.
 
     Args:
-        largest: batch size of a branch. A critical size far beyond it is as likely as any other such size.
+        largest: largest batch size of the branches that can be trained. Critical sizes far beyond it are equally
+            likely.
+
+    Returns:
+        The sizes that were measured over the training change by the same factor.
     """
-    limit = TOLD_BY_BRANCHES * largest
+    limit = LIMIT_OF_BRANCHES * largest
     candidates = _candidates(own_batch_size)
     logs = np.log(np.minimum(candidates, limit) / min(critical.size, limit))
     errors = (logs / BRANCH_ERROR) ** 2
@@ -260,7 +264,13 @@ def refined(
         if each.is_lower_limit:
             above = np.minimum(above, 0.0)
         errors += (above / each.error) ** 2
-    return replace(critical, size=_best(candidates, errors))
+    size = _best(candidates, errors)
+
+    def changed(before: float) -> float:
+        return before * size / critical.size if isfinite(critical.size) else size
+
+    by_samples = tuple((samples, changed(before)) for samples, before in critical.by_samples)
+    return CriticalBatch(size, changed(critical.low), changed(critical.high), by_samples)
 
 
 def fitted_critical_batch(samples: Mapping[int, float], own_batch_size: int) -> float:
@@ -287,5 +297,6 @@ def _log_samples(critical: NDArray[np.float64], ratio: float, own_batch_size: in
 
 
 def _best(candidates: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
-    size = float(candidates[errors.argmin()])
+    # the last one of equals: without a loss, all sizes from some limit on are as likely
+    size = float(candidates[len(errors) - 1 - errors[::-1].argmin()])
     return inf if size >= LARGEST / 2 else size

@@ -58,6 +58,17 @@ class ScaleRow:
 
 
 @dataclass(frozen=True)
+class LargerBatchCheck:
+    """A training to the target with a larger batch where none is predicted to be faster, with the first seed."""
+
+    batch_size: int
+    samples: int | None
+    """Samples to the target; None if it was not reached."""
+    predicted_samples: float
+    """Samples that were predicted before it."""
+
+
+@dataclass(frozen=True)
 class Verification:
     """Trainings to the target in one way, one for each seed."""
 
@@ -128,6 +139,8 @@ class ScaleFindings:
     """Measured seconds to the target with the config as it is; None if nothing was verified."""
     verifications: tuple[Verification, ...] = ()
     """Verification of the config as it is, then those of the candidates."""
+    check: LargerBatchCheck | None = None
+    """None if a larger batch was predicted to be faster, or if nothing was verified."""
     speedup: float | None = None
     """Measured speedup of the recommendation over the config as it is; None if nothing was recommended or verified."""
     speedup_interval: tuple[float, float] | None = None

@@ -74,7 +74,7 @@ def drawn_pictures(findings: ScaleFindings) -> list[str]:
 
 
 def _efficiency(findings: ScaleFindings) -> "Picture | None":
-    """Draw the branches by learning-rate rule and start, and the trade-off that was fitted to them."""
+    """Draw the branches by learning-rate rule and start, and the trade-off that was found."""
     if not findings.branches:
         return None
     from paceline.reports.xy_chart import XYAxis, XYBand, XYCurve, XYMark, XYPoints, xy_chart
@@ -97,7 +97,7 @@ def _efficiency(findings: ScaleFindings) -> "Picture | None":
         is_near = own / _BEYOND <= critical.size <= _BEYOND * sizes[-1]
         end = max(sizes[-1], critical.size) if is_near else sizes[-1]
         places = [(size, expected_efficiency(size, own, critical.size)) for size in _spread(own, end)]
-        curves.append(XYCurve("the trade-off fitted to the branches", places, theme.QUIET))
+        curves.append(XYCurve("the trade-off", places, theme.QUIET))
         if is_near:
             marks.append(XYMark(f"critical batch size, {count_text(critical.size)}", critical.size))
             sizes_over_training = [size for size in (critical.low, critical.high) if isfinite(size)]

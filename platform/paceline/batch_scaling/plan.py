@@ -86,7 +86,7 @@ class StudyPlan:
             facts["normalises_batches"],
         )
         plan.own_config(config.seed)
-        sizes = (*plan.start_sizes, *plan.batch_sizes)
+        sizes = (*plan.start_sizes, *plan.batch_sizes(plan.train_samples))
         check_sizes(sizes, lambda size: (plan.at_batch(size, plan.rules[0]), plan.shares(size)))
         return plan
 
@@ -174,13 +174,11 @@ class StudyPlan:
         sizes = (self.own_batch_size * 2**each for each in range(1, MOST_DOUBLINGS + 1))
         return [size for size in sizes if size <= self.train_samples]
 
-    @property
-    def batch_sizes(self) -> list[int]:
-        """Batch sizes of the table: the own and the requested ones, or up to twice the largest that may be trained."""
+    def batch_sizes(self, largest_trained: int) -> list[int]:
+        """Return the batch sizes of the table: the own and the requested ones, or up to twice the largest trained."""
         if self.section.batch_sizes != "auto":
             return sorted({self.own_batch_size, *self.section.batch_sizes})
-        most = 2 * max(self.start_sizes, default=self.own_batch_size)
-        return [size for size in (self.own_batch_size, *self._doubled) if size <= most]
+        return [size for size in (self.own_batch_size, *self._doubled) if size <= 2 * largest_trained]
 
     @property
     def worker_counts(self) -> list[int]:

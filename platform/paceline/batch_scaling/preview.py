@@ -44,7 +44,10 @@ class PlannedTraining:
 
 @dataclass(frozen=True)
 class PlannedSize:
-    """A batch size with a number of workers, for which the time to the target is predicted."""
+    """A batch size with a number of workers, for which the time to the target is predicted.
+
+    It is left out where smaller batches lose so much that no branch comes near it.
+    """
 
     global_batch_size: int
     workers: int
@@ -53,8 +56,7 @@ class PlannedSize:
     micro_batch_size: int
     gradient_accumulation_steps: int
     is_extrapolated: bool
-    """True if it is larger than any branch, or has another number of workers; those are measured where there is room.
-    Others are measured, up to the largest batch size that branches turn out to be worth."""
+    """True if it is not measured; with another number of workers than the config's, it is where there is room."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def _verification(plan: StudyPlan) -> list[PlannedTraining]:
 def _sizes(plan: StudyPlan) -> list[PlannedSize]:
     largest = max(plan.start_sizes, default=plan.own_batch_size)
     found = []
-    for size in plan.batch_sizes:
+    for size in plan.batch_sizes(largest):
         micro_batch_size, accumulation = plan.shares(size)
         for count in plan.worker_counts:
             if size % count:

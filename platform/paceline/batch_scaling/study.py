@@ -25,7 +25,7 @@ from paceline.batch_scaling.prediction_spread import spread_of
 from paceline.batch_scaling.step_time import MeasuredStep, StepTimeModel, fit_step_time, held_out_errors
 from paceline.batch_scaling.study_jobs import WINDOW_SECONDS, WINDOWS, StudyJobs
 from paceline.batch_scaling.target import reached_in, target_of
-from paceline.batch_scaling.verification import LEVELS, check, verify
+from paceline.batch_scaling.verification import LEVELS, check_larger_batch, verify
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.cluster.listener import Stages
@@ -163,7 +163,7 @@ class ScaleStudy:
     def _measured_steps(self, found: ScaleFindings, plan: StudyPlan) -> "_Steps":
         largest = max((each.batch_size for each in found.branches), default=plan.own_batch_size)
         measured: dict[tuple[int, int], MeasuredStep] = {}
-        for size in plan.batch_sizes:
+        for size in plan.batch_sizes(largest):
             if self._clock.has(WINDOWS * WINDOW_SECONDS) or not measured:
                 seconds = self._jobs.step_seconds(plan.at_batch(size, found.rules.at(size)), size)
                 if seconds is not None:
@@ -186,25 +186,27 @@ class ScaleStudy:
         if not self._verifies:
             return self._predicted(found, plan, candidates)
         self._clock.reserved = 0.0
+        checked = None
         if not candidates:
-            found = _with_table(check(plan, self._jobs, self._listener, found), plan, steps)
+            found, checked = check_larger_batch(plan, self._jobs, self._listener, found)
+            found = _with_table(found, plan, steps)
             candidates = self._candidates(found, plan)
         if not candidates:
-            self._say_that_none_is_faster(found, plan)
+            self._note_that_none_is_faster(found, plan)
             return found
-        verified = verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)])
+        verified = verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)], checked)
         # the verification has corrected the critical batch size that the table was made with
         return verified if verified.critical == found.critical else _with_table(verified, plan, steps)
 
     def _predicted(self, found: ScaleFindings, plan: StudyPlan, candidates: Sequence[Candidate]) -> ScaleFindings:
         if not candidates:
-            self._say_that_none_is_faster(found, plan)
+            self._note_that_none_is_faster(found, plan)
             return found
         best = candidates[0]
         self._jobs.notes.append("not verified (--no-verify): the recommendation is a prediction")
         return replace(found, recommended=plan.overrides_of(best), predicted_seconds=best.seconds)
 
-    def _say_that_none_is_faster(self, found: ScaleFindings, plan: StudyPlan) -> None:
+    def _note_that_none_is_faster(self, found: ScaleFindings, plan: StudyPlan) -> None:
         if any(not row.is_in_reach for row in _larger_rows(found, plan)):
             self._jobs.notes.append("larger batches are not predicted to reach the target within the config's length")
         self._jobs.notes.append(
@@ -266,7 +268,7 @@ def _larger_rows(found: ScaleFindings, plan: StudyPlan) -> list[ScaleRow]:
 
 def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFindings:
     """Add the table of the time and cost to the target of each batch size and number of workers."""
-    sizes, model = plan.batch_sizes, steps.model
+    sizes, model = plan.batch_sizes(steps.largest_trained), steps.model
     measured = [each for each in steps.measured.values() if each.workers == plan.workers]
     errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
     rows = goodput_table(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from paceline.batch_scaling.critical_batch import CriticalBatch, smallest_untrainable
-from paceline.batch_scaling.findings import ScaleFindings, ScaleRow
+from paceline.batch_scaling.findings import LargerBatchCheck, ScaleFindings, ScaleRow
 from paceline.batch_scaling.goodput import fastest_not_considered
 from paceline.reports.text import counted
 
@@ -97,6 +97,18 @@ def not_considered_text(findings: ScaleFindings) -> str:
 def corrected_text(estimate: float, low: float, high: float) -> str:
     """Return `corrected CI 1.50-2.20`; an end of 100 times the estimate and more is `no limit`."""
     return f"corrected CI {low:.2f}-{'no limit' if high > 100 * estimate else f'{high:.2f}'}"
+
+
+def check_text(check: LargerBatchCheck, most_samples: int) -> str:
+    """Return `batch 64 took 8,653 samples to the target, 9,680 were predicted`.
+
+    Args:
+        most_samples: samples of the config's length of training.
+    """
+    size, predicted = f"batch {check.batch_size:,}", f"{check.predicted_samples:,.0f} were predicted"
+    if check.samples is None:
+        return f"{size} did not reach the target within {most_samples:,} samples, {predicted}"
+    return f"{size} took {check.samples:,} samples to the target, {predicted}"
 
 
 def critical_text(critical: CriticalBatch | None) -> str:

@@ -6,22 +6,25 @@ The steps scatter between seeds, partly in common: with the same seed, both begi
 samples in the same order. So they are compared seed by seed (Student's test for paired samples). The time of a step is
 measured in turns, so that what slows the machine for a while does not decide.
 
+Where no candidate is predicted to be faster, one larger batch is trained all the same, with one seed. All trainings to
+the target correct the critical batch size.
+
 Few seeds show only a large difference. While they do not decide, and more of them might, further seeds are trained, up
 to `looks` fixed beforehand. The chance of a false recommendation is divided among the looks (Bonferroni's correction).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, exp, hypot, log, sqrt
+from math import ceil, exp, hypot, inf, log, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
 from paceline.batch_scaling.candidate import Candidate
-from paceline.batch_scaling.critical_batch import SamplesRatio, refined
-from paceline.batch_scaling.findings import ScaleFindings, Verification
+from paceline.batch_scaling.critical_batch import SamplesRatio, critical_batch, refined, smallest_untrainable
+from paceline.batch_scaling.findings import LargerBatchCheck, ScaleFindings, Verification
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
-from paceline.batch_scaling.texts import corrected_text
+from paceline.batch_scaling.texts import check_text, corrected_text
 from paceline.cluster.listener import Stages
 
 LEVELS = (0.04, 0.01)
@@ -102,8 +105,8 @@ def speedup_of(own: Verification, other: Verification, resolution: float) -> Spe
 
 
 @dataclass
-class _Trained:
-    """Trainings of a candidate, or of the config as it is."""
+class Trained:
+    """Trainings of a candidate, or of the config as it is, to the target."""
 
     candidate: Candidate
     samples: dict[int, int | None] = field(default_factory=dict)
@@ -124,20 +127,30 @@ class _Trained:
 
 
 def verify(
-    plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings, candidates: Sequence[Candidate]
+    plan: StudyPlan,
+    jobs: StudyJobs,
+    listener: Stages,
+    found: ScaleFindings,
+    candidates: Sequence[Candidate],
+    checked: Trained | None = None,
 ) -> ScaleFindings:
     """Train candidates to the target until one reaches it with each seed, and tell whether it is shown to be faster
     than the config as it is.
 
     Args:
         candidates: the most promising one first, at most as many as there are `LEVELS`.
+        checked: the training of `check_larger_batch`; a candidate that is the same is not trained with its seed again.
     """
-    own = _Trained(plan.own_candidate, dict(found.own_samples))
-    tried: list[_Trained] = []
+    own = Trained(plan.own_candidate, dict(found.own_samples))
+    tried: list[Trained] = [] if checked is None else [checked]
     for candidate, level in zip(candidates, LEVELS, strict=False):
         listener.stage(f"training {candidate.text} to the target, beside the config as it is")
-        other = _Trained(candidate)
-        tried.append(other)
+        if checked is not None and checked.candidate.trains_like(candidate):
+            other = checked
+            other.candidate = candidate
+        else:
+            other = Trained(candidate)
+            tried.append(other)
         for trained in (own, other):
             for seed in plan.seeds:
                 _train(plan, jobs, found, trained, seed)
@@ -161,8 +174,8 @@ def _compared(
     plan: StudyPlan,
     jobs: StudyJobs,
     found: ScaleFindings,
-    own: _Trained,
-    other: _Trained,
+    own: Trained,
+    other: Trained,
     seconds: Mapping[int, Sequence[float]],
     level: float,
 ) -> ScaleFindings:
@@ -208,7 +221,7 @@ def _compared(
 
 
 def _train_further(
-    plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, own: _Trained, other: _Trained, seeds: Sequence[int]
+    plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, own: Trained, other: Trained, seeds: Sequence[int]
 ) -> str:
     """Train both with the seeds that are missing, and return the reason if that was not possible; empty if it was."""
     missing = [seed for seed in seeds if seed not in own.samples or seed not in other.samples]
@@ -224,46 +237,57 @@ def _train_further(
     return ""
 
 
-def check(plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings) -> ScaleFindings:
+def check_larger_batch(
+    plan: StudyPlan, jobs: StudyJobs, listener: Stages, found: ScaleFindings
+) -> tuple[ScaleFindings, "Trained | None"]:
     """Train one larger batch to the target where none is predicted to be faster, and correct the critical batch size.
 
-    It is the smallest one from the critical batch size on, whose samples depend the most on it, or the largest that is
-    predicted to reach the target.
+    It is the smallest one from the critical batch size on, where the samples depend much on it and the trade-off still
+    holds; or the largest that is predicted to reach the target, if that is smaller.
+
+    Returns:
+        The findings, and the training; None if there was none.
     """
-    rows = [row for row in found.table if row.workers == plan.workers and row.is_in_reach and not row.is_extrapolated]
-    larger = sorted((row for row in rows if row.global_batch_size > plan.own_batch_size), key=lambda row: row.samples)
+    larger = [
+        row
+        for row in found.table
+        if row.workers == plan.workers
+        and row.is_in_reach
+        and not row.is_extrapolated
+        and row.global_batch_size > plan.own_batch_size
+    ]
     if found.critical is None or not larger:
-        return found
+        return found, None
     row = next((row for row in larger if row.global_batch_size >= found.critical.size), larger[-1])
-    seed = plan.seeds[0]
-    own = _Trained(plan.own_candidate, {seed: found.own_samples[seed]})
-    other = _Trained(Candidate.of_row(row, found.rules))
-    listener.stage(f"training {other.candidate.text} to the target")
-    _train(plan, jobs, found, other, seed)
+    other, seed = Trained(Candidate.of_row(row, found.rules)), plan.seeds[0]
+    if not jobs.clock.has(row.seconds):
+        other.problem = "no time was left (scale.budget_seconds)"
+    else:
+        listener.stage(f"training {other.candidate.text} to the target")
+        _train(plan, jobs, found, other, seed)
     if seed not in other.samples:
-        jobs.notes.append(f"how many samples {other.candidate.text} takes was not checked: {other.problem}")
-        return found
-    predicted = f"{row.samples:,.0f} were predicted"
-    samples = other.samples[seed]
-    jobs.notes.append(
-        f"{other.candidate.text} did not reach the target in {plan.samples:,} samples; {predicted}"
-        if samples is None
-        else f"{other.candidate.text} took {samples:,} samples to the target; {predicted}"
-    )
-    return _corrected(found, plan, own, [other])
+        jobs.notes.append(f"{other.candidate.text} was not trained to the target: {other.problem}")
+        return found, None
+    check = LargerBatchCheck(row.global_batch_size, other.samples[seed], row.samples)
+    jobs.notes.append(check_text(check, plan.samples))
+    found = replace(found, check=check)
+    own = Trained(plan.own_candidate, {seed: found.own_samples[seed]})
+    return _corrected(found, plan, own, [other]), other
 
 
-def _corrected(found: ScaleFindings, plan: StudyPlan, own: _Trained, tried: Sequence[_Trained]) -> ScaleFindings:
-    """Correct the critical batch size by all trainings to the target with one batch size."""
+def _corrected(found: ScaleFindings, plan: StudyPlan, own: Trained, tried: Sequence[Trained]) -> ScaleFindings:
+    """Correct the critical batch size of the branches by all trainings to the target with one batch size."""
     fixed = [each for each in tried if each.samples and len(each.candidate.stages) == 1]
     if found.critical is None or not fixed:
         return found
-    largest = max(branch.batch_size for branch in found.branches)
+    of_branches = critical_batch(found.branches, plan.own_batch_size, found.samples_to_target)
+    failed = smallest_untrainable(found.branches)
+    largest = max(branch.batch_size for branch in found.branches if branch.batch_size < failed or failed == inf)
     ratios = [_ratio_of(own, each, plan) for each in fixed]
-    return replace(found, critical=refined(found.critical, plan.own_batch_size, ratios, largest))
+    return replace(found, critical=refined(of_branches, plan.own_batch_size, ratios, largest))
 
 
-def _ratio_of(own: _Trained, other: _Trained, plan: StudyPlan) -> SamplesRatio:
+def _ratio_of(own: Trained, other: Trained, plan: StudyPlan) -> SamplesRatio:
     """Compare the samples seed by seed. One that did not reach the target would have taken more than the whole length
     of training."""
     logs = [
@@ -276,7 +300,7 @@ def _ratio_of(own: _Trained, other: _Trained, plan: StudyPlan) -> SamplesRatio:
     return SamplesRatio(other.candidate.largest, exp(fmean(logs)), sqrt(variance / len(logs)), misses)
 
 
-def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Trained, seed: int) -> None:
+def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: Trained, seed: int) -> None:
     """Train with a seed unless that has been done, or another one has failed."""
     if seed in trained.samples or trained.problem:
         return
@@ -286,6 +310,9 @@ def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: _Tra
     answer = jobs.train(plan.verification_config(trained.candidate, seed, found.target))
     if answer.problem:
         trained.problem = answer.problem
+        return
+    if answer.values.get("diverged"):
+        trained.problem = f"with seed {seed} it diverged"
         return
     trained.longest_seconds = max(trained.longest_seconds, float(answer.values.get("seconds", 0.0)))
     trained.samples[seed] = answer.values.get("reached_samples")

@@ -11,16 +11,14 @@ from typing import Any
 from unittest.mock import Mock, patch
 
 import ray
-from pyarrow.fs import LocalFileSystem
 from ray._private import node, worker
 from ray.job_submission import JobSubmissionClient
-from ray.train._internal.storage import StorageContext
-from ray.tune.execution import tune_controller
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, MedianStoppingRule, PopulationBasedTraining
 
 from paceline._compat import ray as compat
 from support.private_names import Contract, ContractTests
+from support.sweeps.tune import tune_controller
 
 OPTIONS = {"time_attr": "epochs", "metric": "loss", "mode": "min"}
 
@@ -31,13 +29,6 @@ def asha() -> Any:
 
 def pbt(kind: type = PopulationBasedTraining) -> Any:
     return kind(**OPTIONS, perturbation_interval=2, hyperparam_mutations={"lr": [0.1, 0.2]})
-
-
-def controller() -> Any:
-    """Tune's controller of an experiment, without Ray."""
-    storage = StorageContext(storage_path="/nowhere", experiment_dir_name="toy", storage_filesystem=LocalFileSystem())
-    with patch.object(ray, "cluster_resources", dict), patch.object(StorageContext, "_create_validation_file", Mock()):
-        return tune_controller.TuneController(storage=storage, resource_manager_factory=Mock)
 
 
 # Behaviour
@@ -260,9 +251,9 @@ in `unit/cluster/test_job_plan.py`."""
 
 SAMPLES: dict[str, Callable[[], Any]] = {
     "ray.init": hidden_options_of_init,
-    f"{TUNE}.TrialRunnerWrapper": lambda: controller()._wrapped(),
-    f"{TUNE}.TuneController": controller,
-    f"{TUNE}.TuneController._actor_manager": lambda: controller()._actor_manager,
+    f"{TUNE}.TrialRunnerWrapper": lambda: tune_controller()._wrapped(),
+    f"{TUNE}.TuneController": tune_controller,
+    f"{TUNE}.TuneController._actor_manager": lambda: tune_controller()._actor_manager,
     ASHA: asha,
     f"{ASHA}._brackets": lambda: asha()._brackets[0],
     "ray.tune.schedulers.MedianStoppingRule": lambda: MedianStoppingRule(**OPTIONS),
@@ -281,7 +272,7 @@ class TestRay(ContractTests):
 
 
 def test_ended_trials_are_forgotten_but_for_the_newest() -> None:
-    tune = controller()
+    tune = tune_controller()
     trials: list[Any] = [Trial("toy", trial_id=str(number), stub=True) for number in range(200)]
     for trial in trials:
         tune.add_trial(trial)

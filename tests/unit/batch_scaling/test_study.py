@@ -56,6 +56,8 @@ class SimulatedBench:
         scatter: standard deviations of the logarithm of the samples to the target: what trainings with one seed have in
             common, and what each has of its own.
         accident: number from which the scatter is drawn.
+        fails_from: smallest batch size that does not fit.
+        verified_to: largest batch size that does not diverge in a training to the target.
         branch_luck: by seed, how much faster than expected a branch from the start comes to its loss.
     """
 
@@ -75,6 +77,8 @@ class SimulatedBench:
         scatter: tuple[float, float] = (0.0, 0.0),
         accident: int = 0,
         branch_luck: Mapping[int, float] = MappingProxyType({}),
+        fails_from: int = 10**6,
+        verified_to: int = 10**6,
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
@@ -82,7 +86,7 @@ class SimulatedBench:
         self._later_critical = later_critical
         self._metric, self._diverges = metric, diverges
         self._finite_to, self._scatter, self._accident = finite_to, scatter, accident
-        self._branch_luck = branch_luck
+        self._branch_luck, self._fails_from, self._verified_to = branch_luck, fails_from, verified_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
         self.jobs: list[Job] = []
 
@@ -92,6 +96,8 @@ class SimulatedBench:
         configs = [json.loads(each.config_json) for each in job.configs]
         if job.name == "throughput" and workers_of(configs[0]) > self._most_workers:
             return Answer(problem="this machine has too few cores", kind=NO_ROOM)
+        if max(map(largest_of, configs)) >= self._fails_from:
+            return Answer(problem="it does not fit")
         if job.name == "throughput":
             return Answer({"seconds_per_sample": [[self._sample_seconds(each)] * 3 for each in configs]})
         return Answer(getattr(self, f"_{job.name}")(configs[0], job.options))
@@ -116,6 +122,8 @@ class SimulatedBench:
         if "resume_from" in options:
             return self._branch(config)
         is_branch = segment.get("metric") == "val/loss"
+        if not is_branch and largest_of(config) > self._verified_to:
+            return {**EMPTY, "diverged": True}
         critical = self._critical if is_branch else self._verified_critical
         stages = config["data"]["batch_size_schedule"] or [
             {"samples": 0, "global_batch_size": config["data"]["global_batch_size"]}
@@ -175,6 +183,12 @@ class SimulatedBench:
 
     def _works(self, config: Mapping[str, Any], size: int) -> bool:
         return size <= self._works_to.get(config["optimizer"]["lr_scaling"], 10**6)
+
+
+def largest_of(config: Mapping[str, Any]) -> int:
+    """The largest batch size of a config."""
+    stages = config["data"]["batch_size_schedule"] or [config["data"]]
+    return max(int(each["global_batch_size"]) for each in stages)
 
 
 def workers_of(config: Mapping[str, Any]) -> int:
@@ -270,11 +284,11 @@ def test_a_preview_names_all_that_is_trained(
     assert trained_branches(bench)
     assert trained_branches(bench) <= named
     assert found.samples_spent <= previewed.most_samples
-    extrapolated = {(row.global_batch_size, row.workers): row.is_extrapolated for row in found.table}
-    assert list(extrapolated) == [(size.global_batch_size, size.workers) for size in previewed.sizes]
     largest = max(branch.batch_size for branch in found.branches)
-    assert [extrapolated[size.global_batch_size, size.workers] for size in previewed.sizes] == [
-        size.is_extrapolated or size.global_batch_size > largest for size in previewed.sizes
+    assert [(row.global_batch_size, row.workers, row.is_extrapolated) for row in found.table] == [
+        (size.global_batch_size, size.workers, size.is_extrapolated or size.global_batch_size > largest)
+        for size in previewed.sizes
+        if size.global_batch_size <= 2 * largest
     ]
 
 
@@ -402,6 +416,10 @@ def test_an_answer_that_changes_nothing_is_checked_at_the_critical_batch_size() 
     found, unchecked = study(bench), study(SimulatedBench(60.0, step_seconds=SAME_TIME), verifies=False)
     assert found.recommended == {}
     assert sizes_trained(bench) == [64]
+    assert found.check is not None
+    assert found.check.batch_size == 64
+    assert found.check.samples is not None
+    assert found.check.samples < 0.9 * found.check.predicted_samples
     assert found.critical is not None
     assert unchecked.critical is not None
     assert unchecked.critical.size == pytest.approx(60.0, rel=0.1)
@@ -415,7 +433,8 @@ def test_an_answer_that_changes_nothing_is_checked_at_the_critical_batch_size() 
 def test_a_check_that_does_not_reach_the_target_lowers_the_critical_batch_size() -> None:
     bench = SimulatedBench(200.0, step_seconds=SAME_TIME, verified_critical=30.0)
     found = study(bench, target={"val/accuracy": 0.915})
-    assert any("did not reach the target" in note for note in found.notes)
+    assert found.check is not None
+    assert found.check.samples is None
     assert found.critical is not None
     assert 30 < found.critical.size < 150
 
@@ -423,14 +442,57 @@ def test_a_check_that_does_not_reach_the_target_lowers_the_critical_batch_size()
 def test_a_check_that_shows_a_larger_batch_to_be_faster_leads_to_its_recommendation() -> None:
     bench = SimulatedBench(30.0, step_seconds=(0.01, 2e-4), verified_critical=1000.0)
     found = study(bench)
-    assert sizes_trained(bench)[0] == 64
+    assert sizes_trained(bench) == [64] * 3, "the check is one of the three trainings of the verification"
     assert found.recommended["data.global_batch_size"] >= 64
     assert found.speedup is not None
     assert found.speedup > 1.2
 
 
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_training_that_diverges_shows_nothing(is_checked: bool) -> None:
+    step_seconds = SAME_TIME if is_checked else (0.01, 1e-5)
+    found = study(SimulatedBench(60.0, step_seconds=step_seconds, verified_to=OWN))
+    assert (found.recommended, found.check, found.verifications) == ({}, None, ())
+    assert found.critical is not None
+    assert found.critical.size == pytest.approx(60.0, rel=0.1)
+    assert any("diverged" in note for note in found.notes)
+
+
+def test_no_check_begins_without_the_time_for_it() -> None:
+    spent = iter(range(10**9))
+    bench = SimulatedBench(60.0, step_seconds=(0.0, 1.0))
+    clock = Clock(5000.0, 0.0, lambda: float(next(spent)))
+    found = ScaleStudy(config_for(SHORT, {}), bench, clock, SilentListener(), Path("nowhere"), True).run()
+    assert found.critical is not None
+    assert (found.check, sizes_trained(bench)) == (None, [])
+
+
+def test_what_was_measured_over_the_training_is_corrected_like_the_whole() -> None:
+    bench = SimulatedBench(60.0, step_seconds=SAME_TIME, verified_critical=300.0)
+    target = {"val/accuracy": 0.97}
+    found, before = (study(bench, verifies, LONG, target=target).critical for verifies in (True, False))
+    assert found is not None
+    assert before is not None
+    assert found.size > 1.3 * before.size
+    assert found.low <= found.size <= found.high
+    factors = [after / size for (_, after), (_, size) in zip(found.by_samples, before.by_samples, strict=True)]
+    assert factors == [pytest.approx(found.size / before.size)] * 3
+
+
+def test_a_batch_that_cannot_be_trained_leaves_a_smaller_one_to_try() -> None:
+    found = study(SimulatedBench(400.0, fails_from=128))
+    assert {branch.batch_size for branch in found.branches} == {64}
+    assert found.recommended["data.global_batch_size"] == 64
+
+
+def test_a_rule_that_broke_is_not_tried_with_a_larger_batch() -> None:
+    found = study(SimulatedBench(400.0, linear_to=64))
+    rules = {size: {branch.rule for branch in found.branches if branch.batch_size == size} for size in (128, 512)}
+    assert rules == {128: {"linear", "sqrt"}, 512: {"sqrt"}}
+
+
 def test_seeds_are_trained_until_they_lose_nothing_together() -> None:
-    """One seed that happens to lose nothing does not end it: that would choose the lucky ones."""
+    """A later seed that happens to lose nothing does not end it."""
     bench = SimulatedBench(200.0, branch_luck={0: 0.8, 1: 1.2, 2: 0.8})
     found = study(bench)
     assert {branch.seed for branch in found.branches if branch.batch_size == 128} == {0, 1, 2}

@@ -14,7 +14,9 @@ import ray
 from ray import tune
 from ray.exceptions import RayTaskError
 from ray.tune.experiment import Experiment
+from ray.tune.progress_reporter import TrialProgressCallback
 from ray.tune.search import SearchGenerator
+from ray.tune.utils.callback import _create_default_callbacks
 
 from paceline.cluster.preflight import Resources
 from paceline.config.experiment import ExperimentConfig
@@ -24,7 +26,7 @@ from paceline.sweeps.launch import SlotPlan
 from paceline.sweeps.planning.planned_trials import section_of
 from paceline.sweeps.search import tune_thread
 from paceline.sweeps.search import tune_trials as tune_configs
-from paceline.sweeps.search.tune_thread import TuneThread, require_this_node
+from paceline.sweeps.search.tune_thread import TuneThread, _NoProgress, require_this_node
 from paceline.sweeps.search.tune_trials import TRIAL, AxisPlaces, ListedTrials, planned_trial_of, tune_config
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
@@ -203,3 +205,8 @@ def test_values_that_are_alike_are_kept_apart(value: Any) -> None:
     ).params["model.args.x"]
     assert (found, type(found)) == (value, type(value))
     assert json.dumps(found, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+def test_tune_adds_no_progress_callback_that_keeps_trials() -> None:
+    callbacks = _create_default_callbacks([_NoProgress()], air_verbosity=None)
+    assert [type(each) for each in callbacks if isinstance(each, TrialProgressCallback)] == [_NoProgress]

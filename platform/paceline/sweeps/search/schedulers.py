@@ -24,6 +24,7 @@ from paceline._compat.ray import (
     forget_ended_trials,
     median_results,
     rename_asha_trial,
+    rename_median_trial,
 )
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.space import LogUniform, Number, QUniform, RandInt, Range, Uniform
@@ -161,6 +162,10 @@ class ResumableMedian(LiveTrialChoice, MedianStoppingRule):  # type: ignore[misc
         before = results.pop(_PastTrial(_own_id(trial)), None)
         if before is not None:
             results[trial] = before
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: Any) -> None:
+        super().on_trial_complete(tune_controller, trial, result)
+        rename_median_trial(self, trial, _PastTrial(_own_id(trial)))  # Tune's own would stay in memory
 
 
 class OwnDraws:

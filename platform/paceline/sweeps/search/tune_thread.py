@@ -210,7 +210,7 @@ class _UntilOver(tune.Stopper):  # type: ignore[misc]
 
 
 class _NoProgress(TrialProgressCallback):  # type: ignore[misc]
-    """Stands in for the callback that Tune adds otherwise: it formats each result, prints none and keeps all trials."""
+    """Replaces the callback that Tune adds otherwise, which formats each result, prints none and keeps all trials."""
 
     def on_trial_result(self, *args: Any, **info: Any) -> None:
         """Do nothing."""

@@ -46,7 +46,7 @@ def test_the_branches_lie_at_their_efficiency_beside_the_trade_off() -> None:
         (256, pytest.approx((1 + OWN / 200) / (1 + 256 / 200))),
     ]
     assert {"linear, after 4,000 samples", "sqrt, from the start"} <= shown.keys()
-    curve = shown["the trade-off fitted to the branches"]
+    curve = shown["the trade-off"]
     assert (curve.get_xdata()[0], curve.get_ydata()[0]) == (OWN, 1.0)
     assert curve.get_ydata()[-1] == pytest.approx((1 + OWN / 300) / 2)  # at the critical batch size
     assert shown["critical batch size, 300"].get_xdata() == [300, 300]

@@ -1,7 +1,9 @@
 """Tune's schedulers as sweeps use them: their decisions, what a later launch knows, and what PBT proposes."""
 
+import gc
 import math
 import random
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
 
+from paceline._compat.ray import ENDED_TRIALS_KEPT
 from paceline.config.experiment import ExperimentConfig
 from paceline.sweeps.coordinator.running_trial import end_values
 from paceline.sweeps.planning.params_checks import ParamsCheck
@@ -21,6 +25,7 @@ from paceline.sweeps.states import TrialState
 from paceline.sweeps.sweep_log import SweepHistory
 from paceline.sweeps.trial import PlannedTrial, Trial
 from support.sweeps.configs import RATES, sweep_config
+from support.sweeps.tune import tune_controller
 
 BASE: dict[str, Any] = {"model": {"name": "cnn"}, "data": {"name": "mnist5k"}, "optimizer": {"name": "sgd"}}
 METRIC = "val/accuracy"
@@ -200,6 +205,30 @@ def test_trial_that_begins_next_is_that_of_tune_in_the_order_of_ids(name: str, m
     assert len(set(expected)) > 5
     monkeypatch.setattr(Launch, "get_trials", None)  # takes longer with each trial that has ended
     assert [(put(case), launch.scheduler.choose_trial_to_run(launch))[1] for case in cases] == expected
+
+
+@pytest.mark.parametrize("name", ["none", "asha", "median"])
+def test_trials_that_have_ended_are_freed_but_for_the_newest(name: str) -> None:
+    """Else a sweep takes more memory with each trial."""
+    tune = tune_controller(build_scheduler(config_of(name), FIRST, LENGTH, SweepHistory()))
+    before: list[weakref.ref[Any]] = []
+    for number in range(300):
+        trial: Any = TuneTrial("toy", config={"trial": {"id": f"{number:04}", "values": {}}}, stub=True)
+        tune.add_trial(trial)
+        result = values_at(10.0, number % 7)
+        if tune._scheduler_alg.on_trial_result(tune._wrapped(), trial, result) != "STOP":
+            result = values_at(90.0, number % 7)
+        tune._scheduler_alg.on_trial_complete(tune._wrapped(), trial, result)
+        tune._set_trial_status(trial, "TERMINATED")
+        tune._live_trials.discard(trial)
+        tune._pending_trials_list.clear()  # as when an actor was found for it
+        before.append(weakref.ref(trial))
+        assert tune._scheduler_alg.choose_trial_to_run(tune._wrapped()) is None
+    del trial
+    gc.collect()
+    alive = [number for number, each in enumerate(before) if each() is not None]
+    assert alive == list(range(alive[0], 300))
+    assert len(alive) <= 2 * ENDED_TRIALS_KEPT
 
 
 def test_later_launch_decides_a_rung_that_was_left_open() -> None:
