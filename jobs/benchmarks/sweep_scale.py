@@ -316,13 +316,17 @@ def real_part(benchmark: Benchmark, trials: int) -> Part:
     late = (at[trials] - at[trials - last]) / last
     rows = [("milliseconds of a trial", f"{1000 * early:.0f}", f"{1000 * late:.0f}", f"{late / early:.2f}")]
     targets = [Target(f"real: seconds of the last {last} trials over those of {first}", exactly(late / early), RATIO)]
+    is_running = [look for look in looks if look.seconds <= at[trials]]
     for name in ("driver", "coordinator", "uploader"):
-        before, after = (
-            max(getattr(each, f"{name}_bytes") for each in looks if each.ended <= count) for count in (first[1], trials)
+        early_looks = [look for look in looks if look.ended <= first[1]]
+        before, after, most = (
+            max(getattr(look, f"{name}_bytes") for look in some) for some in (early_looks, is_running, looks)
         )
         rows.append((f"MiB of the {name}", f"{before / 2**20:.0f}", f"{after / 2**20:.0f}", f"{after / before:.2f}"))
-        growth = (after - before) / (trials - first[1])
-        targets.append(Target(f"bytes that the {name} grows by with each trial", exactly(growth), MOST_GROWTH))
+        rows.append((f"MiB of the {name}, with the final report", "", f"{most / 2**20:.0f}", f"{most / before:.2f}"))
+        for text, bytes_used in (("until the last has ended", after), ("with the final report", most)):
+            growth = exactly((bytes_used - before) / (trials - first[1]))
+            targets.append(Target(f"bytes that the {name} grows by with each trial, {text}", growth, MOST_GROWTH))
     rows.append(("seconds until MLflow has all", "", f"{looks[-1].seconds - at[trials]:.0f}", ""))
     columns = ("figure", f"trials {first[0]} to {first[1]}", "at the end", "ratio")
     return Part(columns, rows, targets, raw=[asdict(look) for look in looks])
