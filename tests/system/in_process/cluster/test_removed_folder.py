@@ -23,8 +23,8 @@ from support.cluster.coordinators import Events, entries_of
 from support.cluster.local_runs import enter_folder, local_config
 from support.golden import Golden
 
-STEPS = 2000
-"""More than are done before the removal is noticed."""
+STEPS = 20_000
+"""More than are done before the removal is noticed, also on a busy machine."""
 
 
 @pytest.fixture(autouse=True)
