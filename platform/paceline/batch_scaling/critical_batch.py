@@ -163,7 +163,10 @@ def branch_from_start(
         reached = max(loss, goal)
         evaluations = [each for each in evaluations if isfinite(each[1])]
         if len(evaluations) > 1:
-            samples = round(LossCurve(*zip(*evaluations, strict=True)).samples_to(reached))
+            own = LossCurve.of(evaluations)
+            reached = max(own.loss_at(samples), goal)
+            if reached == goal:
+                samples = round(own.samples_to(goal))
         efficiency = curve.samples_to(reached) / samples
     return Branch(0, batch_size, rule, seed, values["samples"], loss, efficiency)
 

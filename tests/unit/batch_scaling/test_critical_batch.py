@@ -166,6 +166,15 @@ def test_a_branch_from_the_start_is_compared_with_the_whole_training() -> None:
     assert branch_from_start(curve, goal, 64, "linear", 0, ended((2000, inf), diverged=True)).efficiency == 0.0
 
 
+def test_a_branch_from_the_start_whose_loss_rises_has_hardly_used_its_samples() -> None:
+    samples = list(range(100, 5100, 100))
+    curve = LossCurve(samples, [100.0 / each for each in samples])
+    worse = branch_from_start(curve, 0.05, 64, "linear", 0, ended((1000, 2.0), (2000, 3.0), (4000, 4.0)))
+    assert worse.efficiency == pytest.approx(100 / 4000)
+    risen = branch_from_start(curve, 0.05, 64, "linear", 0, ended((1000, 0.2), (2000, 0.4), (4000, 0.4)))
+    assert risen.efficiency < 500 / 4000
+
+
 def test_the_usual_rule_is_taken_as_far_as_it_is_nearly_the_best() -> None:
     linear, root = (
         [Branch(0, size, rule, 0, 1024, 1.0, value) for size, value in zip(SIZES, values, strict=True)]
