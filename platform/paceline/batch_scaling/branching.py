@@ -6,6 +6,7 @@ from math import isfinite
 from typing import Any
 
 from paceline.batch_scaling.critical_batch import (
+    LEAST_TELLING,
     LOSS,
     Branch,
     LossCurve,
@@ -17,6 +18,7 @@ from paceline.batch_scaling.critical_batch import (
     ended_finite,
     expected_efficiency,
     fitted_critical_batch,
+    is_far_beyond,
     losses_of,
 )
 from paceline.batch_scaling.lr_rules import STEPS_SAVED
@@ -28,8 +30,8 @@ NEARLY_BEST = 0.9
 """Efficiency of branches from the start from which on no other rule and no other seed are tried."""
 BROKEN = 0.5
 """Share of the best rule's efficiency below which a rule is not tried with larger batches."""
-LEAST_EXPECTED = 0.25
-"""Least efficiency that a further batch size is expected to have."""
+MOST_TRIED = 3
+"""Batch sizes that are tried from the start, until two of them tell something."""
 
 
 def train_branches(
@@ -68,14 +70,18 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
         curves: of the config as it is, by seed.
     """
     found: list[Branch] = []
-    if not plan.start_sizes:
-        return found
-    first = plan.start_sizes[:2][-1]
-    is_trained = _train_size(plan, jobs, curves, end, first, plan.rules, found)
-    others = [size for size in plan.start_sizes if (size != first if is_trained else size < first)]
-    second = _next_size(others, found, plan.own_batch_size)
-    if second is not None and jobs.clock.has(0.0):
-        _train_size(plan, jobs, curves, end, second, _rules_for(second, plan.rules, found), found)
+    left = list(plan.start_sizes)
+    size = left[:2][-1] if left else None
+    for _ in range(MOST_TRIED):
+        if size is None:
+            break
+        is_trained = _train_size(plan, jobs, curves, end, size, _rules_for(size, plan.rules, found), found)
+        left.remove(size)
+        if not is_trained or is_far_beyond(found, size):
+            left = [each for each in left if each < size]
+        elif len({branch.batch_size for branch in found if not is_far_beyond(found, branch.batch_size)}) > 1:
+            break  # the fitted curve has one unknown
+        size = _next_size(left, found, plan.own_batch_size) if jobs.clock.has(0.0) else None
     return found
 
 
@@ -91,15 +97,12 @@ def _rules_for(size: int, rules: Sequence[Rule], found: Sequence[Branch]) -> lis
 
 
 def _next_size(sizes: Sequence[int], found: Sequence[Branch], own_batch_size: int) -> int | None:
-    """Return the largest batch size that is expected to have a share of the efficiency of the config's own; None if
-    there is no other size.
-
-    Far beyond the critical batch size the trade-off does not hold: what a training of a few dozen steps loses there
-    says nothing about the batch sizes that may be used.
-    """
-    best = {size: max(rules.values()) for (_, size), rules in efficiencies(found).items()}
+    """Return the largest batch size that is expected to tell something; None if there is no other size."""
+    best = {
+        size: max(rules.values()) for (_, size), rules in efficiencies(found).items() if not is_far_beyond(found, size)
+    }
     critical = fitted_critical_batch({size: 1 / each for size, each in best.items()}, own_batch_size)
-    near = [size for size in sizes if expected_efficiency(size, own_batch_size, critical) >= LEAST_EXPECTED]
+    near = [size for size in sizes if expected_efficiency(size, own_batch_size, critical) >= LEAST_TELLING]
     return max(near, default=None)
 
 
@@ -138,6 +141,8 @@ def _train_size(
         best = max(by_rule, key=lambda rule: by_rule[rule])
         if by_rule[best] >= NEARLY_BEST:
             break  # where nothing is lost, other seeds say no more
+        if by_rule[best] < LEAST_TELLING:
+            break  # it is far beyond the critical batch size, with other seeds as well
         rules = [best]
     return True
 

@@ -34,6 +34,9 @@ Rule = Literal["none", "sqrt", "linear", "adascale"]
 """Rule by which the learning rate is scaled with the batch size, see `optimizer.lr_scaling`."""
 LEAST_EFFICIENCY = 0.02
 """Lower limit of a branch's efficiency, used for a branch that diverged or made no progress."""
+LEAST_TELLING = 0.25
+"""Least efficiency from the start that counts. Far beyond the critical batch size the trade-off does not hold: what a
+training of a few dozen steps loses there says nothing about the batch sizes that may be used."""
 LARGEST = 2.0**40
 """Upper end of the search for the critical batch size, in samples. A fit near it counts as infinite."""
 
@@ -209,6 +212,15 @@ def smallest_untrainable(branches: Sequence[Branch]) -> float:
     return min((float(branch.batch_size) for branch in branches if branch.batch_size not in trained), default=inf)
 
 
+def is_far_beyond(branches: Sequence[Branch], size: int) -> bool:
+    """Return True if a batch size is so inefficient from the start that its branches do not count.
+
+    The smallest one that was tried there always counts.
+    """
+    best = {tried: max(rules.values()) for (start, tried), rules in efficiencies(branches).items() if not start}
+    return size in best and size > min(best) and best[size] < LEAST_TELLING
+
+
 def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_target: int) -> CriticalBatch:
     """Fit the trade-off to the best branch of each batch size at each point of training, and add up what follows.
 
@@ -219,6 +231,7 @@ def critical_batch(branches: Sequence[Branch], own_batch_size: int, samples_to_t
     failed = smallest_untrainable(branches)
     # a batch that cannot be trained at all does not show how much smaller ones lose
     trainable = [branch for branch in branches if branch.batch_size < failed] or branches
+    trainable = [each for each in trainable if each.start_samples or not is_far_beyond(trainable, each.batch_size)]
     best = {place: max(rules.values()) for place, rules in efficiencies(trainable).items()}
     starts = sorted({start for start, _ in best})
     by_samples = tuple(

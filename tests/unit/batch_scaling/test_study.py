@@ -58,6 +58,7 @@ class SimulatedBench:
         accident: number from which the scatter is drawn.
         fails_from: smallest batch size that does not fit.
         verified_to: largest batch size that does not diverge in a training to the target.
+        breaks_at: smallest batch size that hardly learns, with any rule.
         branch_luck: by seed, how much faster than expected a branch from the start comes to its loss.
     """
 
@@ -79,9 +80,11 @@ class SimulatedBench:
         branch_luck: Mapping[int, float] = MappingProxyType({}),
         fails_from: int = 10**6,
         verified_to: int = 10**6,
+        breaks_at: int = 10**6,
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
+        self._breaks_at = breaks_at
         self._verified_critical = verified_critical or critical
         self._later_critical = later_critical
         self._metric, self._diverges = metric, diverges
@@ -182,7 +185,7 @@ class SimulatedBench:
         return expected_efficiency(size, OWN, self._later_critical if has_grown else critical)  # type: ignore[arg-type]
 
     def _works(self, config: Mapping[str, Any], size: int) -> bool:
-        return size <= self._works_to.get(config["optimizer"]["lr_scaling"], 10**6)
+        return size < self._breaks_at and size <= self._works_to.get(config["optimizer"]["lr_scaling"], 10**6)
 
 
 def largest_of(config: Mapping[str, Any]) -> int:
@@ -483,6 +486,14 @@ def test_a_batch_that_cannot_be_trained_leaves_a_smaller_one_to_try() -> None:
     found = study(SimulatedBench(400.0, fails_from=128))
     assert {branch.batch_size for branch in found.branches} == {64}
     assert found.recommended["data.global_batch_size"] == 64
+
+
+def test_a_size_far_beyond_the_critical_one_does_not_count() -> None:
+    found = study(SimulatedBench(400.0, breaks_at=512))
+    assert {branch.batch_size: branch.seed for branch in found.branches if branch.batch_size > 256} == {512: 0}
+    assert {branch.batch_size for branch in found.branches} == {128, 256, 512}
+    assert found.critical is not None
+    assert found.critical.size == pytest.approx(400.0, rel=0.15)
 
 
 def test_a_rule_that_broke_is_not_tried_with_a_larger_batch() -> None:
