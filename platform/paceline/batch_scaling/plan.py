@@ -149,7 +149,7 @@ class StudyPlan:
 
     @property
     def start_sizes(self) -> list[int]:
-        """Batch sizes that branches from the start may have, the smallest first; `branching` tries two of them."""
+        """Batch sizes that branches from the start may have, the smallest first; two or three are tried."""
         return [size for size in self._doubled if LEAST_STEPS * size <= GIVEN_UP * self.start_samples]
 
     @property
