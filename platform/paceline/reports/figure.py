@@ -1,7 +1,10 @@
 """The figure that every chart is drawn in: as PNG, and as SVG that follows the theme of a page."""
 
+import importlib
 import re
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import BytesIO
 from textwrap import fill
 from xml.etree import ElementTree
@@ -36,6 +39,10 @@ class Picture(Figure):
     """
 
     def __init__(self, width: float, height: float) -> None:
+        if "IPython" in sys.modules:
+            # matplotlib asks it for its version; while another thread imports it, it has none. An import waits for that
+            with suppress(ImportError):
+                importlib.import_module("IPython")
         super().__init__(figsize=(width, height), dpi=110, layout="constrained")
         FigureCanvasAgg(self)
         self._tips: dict[str, Sequence[str]] = {}
