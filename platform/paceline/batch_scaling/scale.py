@@ -5,7 +5,6 @@ claim a folder  ->  measure on a warm worker group  ->  recommended config, repo
 The result of each job is in the folder's journal: a later launch continues where this one ends, see `ResumableBench`.
 """
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,24 +22,24 @@ from paceline.batch_scaling.texts import summary_text
 from paceline.bench.bench import Bench, open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
-from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
+from paceline.bench.study_end import StudyAnswer, end_study
+from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study
 from paceline.cluster.listener import Listener, Stages
 from paceline.cluster.preflight import check_this_machine
 from paceline.cluster.ray_session import on_cluster
-from paceline.cluster.run_folder import SUMMARY, folder_removed, writable
+from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.unfinished_runs import intent_of
 from paceline.cluster.user_code import with_objects
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.loading import dump_yaml, missing_modules
+from paceline.config.overrides import override_texts
 from paceline.config.scale import ScaleConfig
 from paceline.config.shareable import secrets_of, shareable
-from paceline.durable import write_durably
 from paceline.errors import ConfigError
 from paceline.places import default_address
 from paceline.private_files import make_folder
 from paceline.redaction import learn, redact
-from paceline.tracking.tracking_uri import is_http
 
 if TYPE_CHECKING:
     from torch import nn
@@ -129,15 +128,7 @@ def _scale(config: ExperimentConfig, launch: ScaleLaunch, listener: Stages, spen
     with opened_study(config, SCALE, STUDIES, launch, listener, (StudyFailed, ConfigError)) as place:
         with terminating_interrupts():
             findings = _measure(place, launch, listener, spent)
-        with terminating_interrupts():  # Ray has taken SIGTERM for itself
-            result = _result(place, findings, listener, spent)
-            if launch.on_result is not None:
-                launch.on_result(result)
-            with writable(place.folder.path):
-                place.folder.write(
-                    status="finished", wall_seconds=result.wall_seconds, **{SUMMARY: redact(summary_text(findings))}
-                )
-            return result
+        return _end(place, findings, launch, listener, spent)
 
 
 def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stages, spent: SpentTime) -> ScaleFindings:
@@ -175,32 +166,22 @@ def _bench_with_room(
     return open_bench(config, SCALE, launch.address, None, folder.ray, listener)
 
 
-def _result(place: StudyPlace[ScaleFolder], findings: ScaleFindings, listener: Stages, spent: SpentTime) -> ScaleResult:
+def _end(
+    place: StudyPlace[ScaleFolder], findings: ScaleFindings, launch: ScaleLaunch, listener: Stages, spent: SpentTime
+) -> ScaleResult:
     config, folder = place.config, place.folder
-    if folder.is_removed:
-        raise folder_removed(SCALE.noun, folder.path)
+    summary, changes = summary_text(findings), " ".join(override_texts(findings.recommended))
     text = recommended_yaml(config, findings)
-    with writable(folder.path):
-        write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
-        if text is not None:
-            write_durably(folder.recommended, text.encode())
-        write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
-        folder.clear()
-    report = record_study(
-        place, SCALE, listener, lambda record: record_in_mlflow(folder, record, findings, place.close_seconds)
-    )
-    return ScaleResult(
-        scale_id=folder.run_id,
-        name=config.name,
-        findings=findings,
-        config=config,
-        recommended_path=str(folder.recommended) if text is not None else "",
-        report_path=str(folder.report),
-        folder=folder.path,
-        wall_seconds=spent.exact,
-        mlflow_url=report.url,
-        mlflow_run_id=report.run_id,
-        needs_ui=not is_http(place.uri),
+    report = report_html(config.name, folder.run_id, findings, text, spent.exact)
+    return end_study(
+        place,
+        SCALE,
+        StudyAnswer(summary, f"{changes}: {summary}" if changes else summary, findings_json(findings), text, report),
+        spent,
+        listener,
+        lambda record: record_in_mlflow(folder, record, findings, place.close_seconds),
+        lambda end: ScaleResult(scale_id=folder.run_id, findings=findings, **vars(end)),
+        launch.on_result,
     )
 
 

@@ -1,6 +1,6 @@
-"""Launch of a study: the checks before it, its folder and journal, and what it leaves there when it ends."""
+"""Launch of a study: the checks before it, its folder and journal, and the status it leaves when it is interrupted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +9,17 @@ from typing import Generic, TypeVar
 from paceline.bench.job_log import JobLog
 from paceline.bench.jobs import StudyKind
 from paceline.bench.machine_load import warn_of_load
-from paceline.bench.mlflow_record import record_of
 from paceline.bench.study_folder import StudyFolder
 from paceline.cluster.listener import Stages
 from paceline.cluster.preflight import check_this_machine, require_shared_places, warn_of_fixed_size
 from paceline.cluster.ray_session import on_cluster
 from paceline.cluster.run_folder import SUMMARY, storage_folder, writable
-from paceline.cluster.train import close_seconds_of, unsent_text
+from paceline.cluster.train import close_seconds_of
 from paceline.cluster.unfinished_runs import ClaimedRun, Intent, Unfinished, claim
 from paceline.config.experiment import ExperimentConfig
 from paceline.errors import first_line
 from paceline.redaction import redact
-from paceline.tracking.mlflow_probe import damage_of
-from paceline.tracking.run_record import RunRecord
 from paceline.tracking.tracking_uri import start_creating, tracking_uri
-from paceline.tracking.upload_cursor import UploadReport
 
 F = TypeVar("F", bound=StudyFolder)
 
@@ -120,23 +116,3 @@ def _noted(folder: StudyFolder, notes: list[str]) -> tuple[str, ...]:
         with writable(folder.path):
             folder.write(notes=[*known, *notes])
     return (*known, *notes)
-
-
-def record_study(
-    place: StudyPlace[F], study: StudyKind, listener: Stages, tell: Callable[[RunRecord], UploadReport]
-) -> UploadReport:
-    """Record a study that has ended in MLflow; what cannot be sent is a warning.
-
-    Args:
-        tell: sends the record with what was found out.
-
-    Raises:
-        EnvironmentFault: the folder cannot be written.
-    """
-    listener.stage(f"recording the {study.noun} in MLflow")
-    record = record_of(place.config, study, place.folder.run_id, place.uri)
-    with writable(place.folder.path):
-        report = tell(record)
-    if reason := report.error or damage_of(place.uri, report.run_id):
-        listener.event("warning", {"code": "unsent", "message": unsent_text(reason, place.folder.path)})
-    return report

@@ -5,10 +5,8 @@ claim a folder  ->  measure on one warm worker group  ->  recommended config, re
 The result of each job is in the folder's journal: a later launch resumes where this one ends, see `resumable_bench`.
 """
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +15,10 @@ from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
 from paceline.bench.resumable_bench import START_ANEW, ResumableBench, SpentTime
-from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study, record_study
+from paceline.bench.study_end import StudyAnswer, end_study
+from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study
 from paceline.cluster.ray_session import is_private
-from paceline.cluster.run_folder import SUMMARY, folder_removed, writable
+from paceline.cluster.run_folder import writable
 from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.unfinished_runs import intent_of
 from paceline.cluster.user_code import with_objects
@@ -28,13 +27,11 @@ from paceline.config.loading import missing_modules
 from paceline.config.own_techniques import missing_in_techniques
 from paceline.config.shareable import secrets_of
 from paceline.config.tuneup import TuneupConfig
-from paceline.durable import write_durably
 from paceline.errors import ConfigError, EnvironmentFault, coded
 from paceline.linting.apart import TIMEOUT_SECONDS, LintApart
 from paceline.places import default_address
 from paceline.private_files import make_folder
-from paceline.redaction import learn, redact
-from paceline.tracking.tracking_uri import is_http
+from paceline.redaction import learn
 from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.folder import TUNEUP, TUNEUPS, TuneupFolder
 from paceline.tuneups.mlflow_record import record_in_mlflow
@@ -116,15 +113,7 @@ def _tuneup(config: ExperimentConfig, launch: TuneupLaunch, listener: Watcher, s
     with opened_study(config, TUNEUP, TUNEUPS, launch, listener, (BaselineFailed,)) as place:
         with terminating_interrupts():
             findings = _measure(place, launch, listener, spent)
-        with terminating_interrupts():  # Ray has taken SIGTERM for itself
-            result = _result(place, findings, listener, spent)
-            if launch.on_result is not None:
-                launch.on_result(result)
-            with _not_lost(findings), writable(place.folder.path):
-                place.folder.write(
-                    status="finished", wall_seconds=result.wall_seconds, **{SUMMARY: redact(answer_text(findings))}
-                )
-            return result
+        return _end(place, findings, launch, listener, spent)
 
 
 def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
@@ -178,41 +167,19 @@ def _report_earlier_launches(folder: TuneupFolder, log: JobLog, listener: Watche
     return [f"what was measured in the first {seconds:.0f} s is that of an earlier launch, which had been interrupted"]
 
 
-@contextmanager
-def _not_lost(findings: Findings) -> Iterator[None]:
-    """Add the findings to the error if they cannot be written to the folder, so that they are not lost."""
-    try:
-        yield
-    except EnvironmentFault as fault:
-        told = f"{fault.message}; what was found out: {answer_text(findings)}"
-        fields = {"recommended": dict(findings.recommended), "speedup": findings.speedup}
-        raise EnvironmentFault(told, "findings-not-written", **fields) from fault
-
-
-def _result(place: StudyPlace[TuneupFolder], findings: Findings, listener: Watcher, spent: SpentTime) -> TuneupResult:
+def _end(
+    place: StudyPlace[TuneupFolder], findings: Findings, launch: TuneupLaunch, listener: Watcher, spent: SpentTime
+) -> TuneupResult:
     config, folder = place.config, place.folder
-    text = recommended_yaml(config, findings)
-    with _not_lost(findings):
-        if folder.is_removed:
-            raise folder_removed(TUNEUP.noun, folder.path)
-        with writable(folder.path):
-            write_durably(folder.findings, json.dumps(findings_json(findings), indent=1).encode())
-            if text is not None:
-                write_durably(folder.recommended, text.encode())
-            write_durably(folder.report, report_html(config.name, folder.run_id, findings, text, spent.exact))
-        report = record_study(
-            place, TUNEUP, listener, lambda record: record_in_mlflow(folder, record, findings, place.close_seconds)
-        )
-    return TuneupResult(
-        tuneup_id=folder.run_id,
-        name=config.name,
-        findings=findings,
-        config=config,
-        recommended_path=str(folder.recommended) if text is not None else "",
-        report_path=str(folder.report),
-        folder=folder.path,
-        wall_seconds=spent.exact,
-        mlflow_url=report.url,
-        mlflow_run_id=report.run_id,
-        needs_ui=not is_http(place.uri),
+    answer, text = answer_text(findings), recommended_yaml(config, findings)
+    report = report_html(config.name, folder.run_id, findings, text, spent.exact)
+    return end_study(
+        place,
+        TUNEUP,
+        StudyAnswer(answer, answer, findings_json(findings), text, report),
+        spent,
+        listener,
+        lambda record: record_in_mlflow(folder, record, findings, place.close_seconds),
+        lambda end: TuneupResult(tuneup_id=folder.run_id, findings=findings, **vars(end)),
+        launch.on_result,
     )

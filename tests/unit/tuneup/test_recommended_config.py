@@ -15,7 +15,7 @@ from paceline.errors import EnvironmentFault
 from paceline.tuneups.folder import TuneupFolder
 from paceline.tuneups.outcome import Findings, Quality, TechniqueResult
 from paceline.tuneups.recommended_config import recommended_config, recommended_yaml
-from paceline.tuneups.tuneup import _result
+from paceline.tuneups.tuneup import TuneupLaunch, _end
 from support.golden import Golden
 from support.toys import toy_config
 from support.tuneup.findings import EQUIVALENT, technique
@@ -82,8 +82,11 @@ def test_where_the_folder_is_gone_the_error_has_the_findings(tmp_path: Path, gol
     (tmp_path / "file").touch()
     gone = TuneupFolder(tmp_path / "file" / "gone")
     found = replace(findings(CACHE, BATCH), quality=Quality("same"))
-    with closing(JobLog(tmp_path, in_process=True)) as log, pytest.raises(EnvironmentFault) as caught:
-        _result(StudyPlace(config(), gone, log, "", 0.0), found, RecordingListener(), SpentTime(0.0))
+    launch = TuneupLaunch("new", None, 0.0, None)
+    with closing(JobLog(tmp_path, in_process=True)) as log:
+        place = StudyPlace(config(), gone, log, "", 0.0)
+        with pytest.raises(EnvironmentFault) as caught:
+            _end(place, found, launch, RecordingListener(), SpentTime(0.0))
     assert caught.value.code == "findings-not-written"
     assert caught.value.fields == {"recommended": found.recommended, "speedup": 5.35}
     golden(str(caught.value))
