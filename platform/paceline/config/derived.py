@@ -125,6 +125,7 @@ def derive(config: "ExperimentConfig", sizes: "Sizes | None") -> Derived:
         lr_rule=_lr_rule(config, batch.global_batch_size) if has_lr else "",
         warnings=(
             *(coded(text, "warmup-too-long") for text in _long_warmup(warmup, total)),
+            *(coded(text, "stage-never-begins") for text in _late_stages(config, samples)),
             *(coded(text, "powersgd-never-starts") for text in _late_powersgd(config, total)),
             *(coded(text, "pipeline-stages-idle") for text in _idle_stages(config, batch.gradient_accumulation_steps)),
             *(coded(text, "no-effect") for text in ignored_settings(config)),
@@ -213,6 +214,16 @@ def _long_warmup(warmup_steps: int | None, total_steps: int | None) -> list[str]
         f"the warmup of {warmup_steps:,} steps is longer than the training of {steps}: "
         "the peak learning rate is never reached"
     ]
+
+
+def _late_stages(config: "ExperimentConfig", total_samples: int | None) -> list[str]:
+    schedule = schedule_of(config)
+    if schedule is None or total_samples is None:
+        return []
+    late = [start for start in schedule.starts if start >= total_samples]
+    if not late:
+        return []
+    return [f"{SCHEDULE} has a stage from {late[0]:,} samples on, but the training ends after {total_samples:,}"]
 
 
 def _idle_stages(config: "ExperimentConfig", accumulation: int | None) -> list[str]:

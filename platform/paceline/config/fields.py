@@ -114,6 +114,8 @@ def nearest_key(tree: Any, key: Key) -> str:
     near = nearest(name, siblings)
     if near:
         return f"did you mean {dotted((*key[:-1], near))}?"
+    if len(key) > 1 and isinstance(key[-2], int):
+        return f"known here: {', '.join(siblings)}"  # an item of a list has no names of other libraries
     elsewhere = list(_all_keys(tree))
     same_name = [found for found in elsewhere if found.rpartition(".")[2] == name]
     if same_name:
@@ -132,8 +134,12 @@ def _all_keys(tree: Any) -> Iterator[str]:
 
 
 def _section_in(annotation: Any) -> type[Section] | None:
-    options = [annotation, *get_args(annotation)]
-    return next((cls for cls in options if isinstance(cls, type) and issubclass(cls, Section)), None)
+    """Return the section that a field holds, alone or in a list."""
+    if get_origin(annotation) is None:
+        return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+    if get_origin(annotation) is dict:
+        return None
+    return next(filter(None, map(_section_in, get_args(annotation))), None)
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:

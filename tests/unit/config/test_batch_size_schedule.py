@@ -178,3 +178,19 @@ def test_an_epoch_without_a_step_in_a_stage_is_refused() -> None:
     problems = problems_of(derive, make(data__drop_last=True), Sizes(200, 10))
     assert [problem.key for problem in problems] == ["data.batch_size_schedule"]
     assert derive(make(), Sizes(200, 10)).total_steps == math.ceil(200 / 64)
+
+
+def test_an_unknown_key_of_a_stage_names_those_of_a_stage() -> None:
+    (problem,) = problems_of(lambda: config_of(data__batch_size_schedule=[{"samples": 0, "steps": 8}]))[-1:]
+    assert problem.key == "data.batch_size_schedule.0.steps"
+    assert problem.hint == "known here: samples, global_batch_size"
+
+
+def test_a_stage_after_the_end_of_the_training_is_a_warning() -> None:
+    def warnings(start: int) -> list[str]:
+        config = config_of(data__batch_size_schedule=[stage(0, 8), stage(start, 16)], trainer__epochs=2)
+        return [text for text in derive(config, Sizes(200, 10)).warnings if "stage-never-begins" in text]
+
+    assert not warnings(399)
+    assert len(warnings(400)) == 1
+    assert "400 samples" in warnings(400)[0]
