@@ -68,10 +68,10 @@ class ScalePreview:
     sizes: tuple[PlannedSize, ...]
 
     @classmethod
-    def of(cls, plan: StudyPlan, verifies: bool = True) -> "ScalePreview":
+    def of(cls, plan: StudyPlan) -> "ScalePreview":
         """Build the preview with everything that a study may train; most studies train less."""
         trainings = (_own(plan), *_from_start(plan), *_from_checkpoints(plan))
-        return cls(plan, (*trainings, *(_verification(plan) if verifies else [])), tuple(_sizes(plan)))
+        return cls(plan, (*trainings, *(_verification(plan) if plan.section.verify else [])), tuple(_sizes(plan)))
 
     @property
     def most_samples(self) -> int:
@@ -118,12 +118,11 @@ class ScalePreview:
         ]
 
 
-def preview(config: ExperimentConfig, verifies: bool = True) -> ScalePreview:
+def preview(config: ExperimentConfig) -> ScalePreview:
     """Return the preview of a study of the config. Builds the model and the data in this process.
 
     Args:
         config: with its section `scale`.
-        verifies: whether the recommendation would be trained to the target.
 
     Raises:
         ConfigError: a module that the config names is missing, or its batch sizes cannot be studied.
@@ -135,7 +134,7 @@ def preview(config: ExperimentConfig, verifies: bool = True) -> ScalePreview:
     answer = LocalBench(alone, SCALE).do(Job(LOOK, (part_of(config),)))
     if answer.problem:
         raise StudyFailed(f"the config as it is cannot be built: {answer.problem}", "baseline-failed")
-    return ScalePreview.of(StudyPlan.of(config, answer.values), verifies)
+    return ScalePreview.of(StudyPlan.of(config, answer.values))
 
 
 def _own(plan: StudyPlan) -> PlannedTraining:

@@ -52,7 +52,7 @@ def scale(
     *,
     target: Mapping[str, float] | None = None,
     budget_seconds: float | None = None,
-    verify: bool = True,
+    verify: bool | None = None,
     model: "Callable[..., nn.Module] | str | None" = None,
     data: "Callable[..., Any] | Mapping[str, Any] | Sequence[Any] | None" = None,
     task: "Callable[..., Task] | str | None" = None,
@@ -71,7 +71,7 @@ def scale(
         config: from `load_config`; its section `scale` has the target and the time budget.
         target: in place of `scale.target`, such as `{"val/accuracy": 0.96}`.
         budget_seconds: in place of `scale.budget_seconds`.
-        verify: train the recommendation and the config as it is to the target, with several seeds.
+        verify: in place of `scale.verify`.
         model: a callable in place of the config's `model`; likewise `data` and `task`, see `train`.
         resume: start no new study, only continue an unfinished one.
         new: start a new study, even if there is an unfinished one.
@@ -88,11 +88,9 @@ def scale(
         RunFailed: the config as it is cannot be trained, does not reach the target, or the workers are gone.
     """
     spent = SpentTime(time.monotonic())
-    config = with_target(with_objects(config, model=model, data=data, task=task), target, budget_seconds)
+    config = _with_section(with_objects(config, model=model, data=data, task=task), target, budget_seconds, verify)
     learn(secrets_of(config))
-    launch = ScaleLaunch(
-        intent_of(resume=resume, new=new), address or default_address(), wait_seconds, verify, on_result
-    )
+    launch = ScaleLaunch(intent_of(resume=resume, new=new), address or default_address(), wait_seconds, on_result)
     if listener is not None:
         return _scale(config, launch, listener, spent)
     from paceline.display import watched  # rich takes a moment to import
@@ -101,15 +99,19 @@ def scale(
         return _scale(config, launch, shown, spent)
 
 
-def with_target(
-    config: ExperimentConfig, target: Mapping[str, float] | None, budget_seconds: float | None
+def _with_section(
+    config: ExperimentConfig, target: Mapping[str, float] | None, budget_seconds: float | None, verify: bool | None
 ) -> ExperimentConfig:
     """Return the config with its section `scale`, changed where something is given.
 
     Raises:
         ConfigError: the section is wrong.
     """
-    given = {"scale.target": dict(target) if target else None, "scale.budget_seconds": budget_seconds}
+    given = {
+        "scale.target": dict(target) if target else None,
+        "scale.budget_seconds": budget_seconds,
+        "scale.verify": verify,
+    }
     section = config if config.scale is not None else config.with_overrides({"scale": {}})
     return section.with_overrides({key: value for key, value in given.items() if value is not None})
 
@@ -118,7 +120,6 @@ def with_target(
 class ScaleLaunch(StudyLaunch):
     """The study to work on, and the place where it is measured."""
 
-    verifies: bool
     on_result: Callable[[ScaleResult], object] | None
 
 
@@ -140,7 +141,7 @@ def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stag
         make_folder(folder.ray)
     with open_bench(config, SCALE, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
         resumable = ResumableBench(bench, log, spent, SCALE)
-        study = ScaleStudy(config, resumable, clock, listener, folder.checkpoints, launch.verifies, place.notes)
+        study = ScaleStudy(config, resumable, clock, listener, folder.checkpoints, place.notes)
         findings = study.run()
 
     def warn(message: str) -> None:

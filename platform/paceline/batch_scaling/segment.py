@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from paceline._compat.torch import BatchNormBase
+from paceline.bench.jobs import START_ANEW
 from paceline.bench.surroundings import surroundings
 from paceline.callbacks._ema import EMA
 from paceline.callbacks.callback import Callback, Control, TrainContext
@@ -21,6 +22,7 @@ from paceline.engine.dist_context import DistContext
 from paceline.engine.outcome import Diverged
 from paceline.engine.reporter import MemoryReporter
 from paceline.engine.trial_steps import release
+from paceline.errors import EnvironmentFault
 from paceline.models.base import ModelConfig
 from paceline.tasks.base import TaskConfig
 
@@ -125,6 +127,9 @@ def train_segment(
         `evaluations`, pairs of samples and metrics; `noise`, quadruples of samples, noise scale and its interval;
         `samples` and `seconds` of the training steps of this stretch; `reached_samples` or None; `saved`, pairs of
         samples and checkpoint; `diverged`.
+
+    Raises:
+        EnvironmentFault: the checkpoint was removed or damaged.
     """
     (config,) = configs
     release(ranks.device)  # of the jobs before
@@ -132,6 +137,8 @@ def train_segment(
     reporter, begun = MemoryReporter(), perf_counter()
     trainer = build_trainer(config, ranks, reporter, folder, find_weights=weights_finder(config))
     segment = next(each for each in trainer.callbacks if isinstance(each, Segment))
+    if "resume_from" in options and f"step-{trainer.state.position.step}" != Path(options["resume_from"]).name:
+        raise _checkpoint_damaged(Path(options["root"]) / options["resume_from"])
     before, diverged = trainer.state.position.samples, False
     try:
         trainer.fit()
@@ -159,9 +166,19 @@ def _folder_of(options: Mapping[str, Any], ranks: DistContext) -> Path | None:
         shutil.rmtree(folder, ignore_errors=True)
         if "resume_from" in options:
             source = root / options["resume_from"]
+            if not source.is_dir():
+                raise _checkpoint_damaged(source)
             shutil.copytree(source, folder / source.name)
     ranks.sum_numbers([0.0])  # the others look only once it is there
     return folder
+
+
+def _checkpoint_damaged(checkpoint: Path) -> EnvironmentFault:
+    message = (
+        f"the checkpoint {checkpoint} of the config as it is was removed or damaged, and branches begin there: put it "
+        f"back from a copy, or {START_ANEW}"
+    )
+    return EnvironmentFault(message, "checkpoint-damaged", path=str(checkpoint))
 
 
 def _noise(reporter: MemoryReporter, position: Any) -> list[tuple[int, float, float, float | None]]:

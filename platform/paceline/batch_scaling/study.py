@@ -43,7 +43,6 @@ class ScaleStudy:
 
     Args:
         folder: for checkpoints; all workers see it.
-        verifies: whether the recommendation is trained to the target.
         notes: notes to add to the findings.
     """
 
@@ -54,10 +53,9 @@ class ScaleStudy:
         clock: Clock,
         listener: Stages,
         folder: Path,
-        verifies: bool = True,
         notes: Sequence[str] = (),
     ) -> None:
-        self._config, self._clock, self._listener, self._verifies = config, clock, listener, verifies
+        self._config, self._clock, self._listener = config, clock, listener
         self._jobs = StudyJobs(bench, clock, folder)
         self._jobs.notes += notes
         self._plan: StudyPlan | None = None
@@ -75,7 +73,7 @@ class ScaleStudy:
         self._listener.stage("training the config as it is")
         own = jobs.train_own(plan.own_config(plan.seeds[0]))
         target, first_reached = target_of(plan, own)
-        if self._verifies:
+        if plan.section.verify:
             trainings = (2 * len(plan.seeds) - len(plan.own_seeds)) * own["seconds"]
             self._clock.reserved = min(trainings, VERIFYING_SHARE * self._clock.budget_seconds)
         trained, own_samples = {plan.seeds[0]: own}, {plan.seeds[0]: first_reached}
@@ -183,7 +181,7 @@ class ScaleStudy:
                 f"a batch of {failed:,.0f} has no finite loss, with any rule: none so large is considered"
             )
         candidates = self._candidates(found, plan)
-        if not self._verifies:
+        if not plan.section.verify:
             return self._predicted(found, plan, candidates)
         self._clock.reserved = 0.0
         checked = None
@@ -203,7 +201,7 @@ class ScaleStudy:
             self._note_that_none_is_faster(found, plan)
             return found
         best = candidates[0]
-        self._jobs.notes.append("not verified (--no-verify): the recommendation is a prediction")
+        self._jobs.notes.append("not verified (scale.verify): the recommendation is a prediction")
         return replace(found, recommended=plan.overrides_of(best), predicted_seconds=best.seconds)
 
     def _note_that_none_is_faster(self, found: ScaleFindings, plan: StudyPlan) -> None:

@@ -76,9 +76,8 @@ def _own_target(evaluations: Sequence[tuple[int, Mapping[str, float]]]) -> Targe
         )
     losses = [(samples, metrics[LOSS]) for samples, metrics in evaluations if LOSS in metrics]
     if len(losses) < 2 or not all(isfinite(loss) for _, loss in losses):
-        names = ", ".join(sorted(evaluations[-1][1]))
-        raise StudyFailed(
-            f"there is no finite {LOSS} to take as the target: choose one of {names} with --target",
-            "target-unknown",
-        )
+        last = evaluations[-1][1]
+        others = sorted(name for name, value in last.items() if name != LOSS and isfinite(value))
+        hint = f"choose one of {', '.join(others)} with --target" if others else "no other metric is finite either"
+        raise StudyFailed(f"there is no finite {LOSS} to take as the target: {hint}", "target-unknown")
     return TargetMetric(LOSS, LossCurve.of(losses).loss_at(OWN_TARGET_SHARE * losses[-1][0]), "min")

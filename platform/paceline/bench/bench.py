@@ -126,7 +126,7 @@ class LocalBench:
             raise
         except BaseException as error:  # such as a panic in Rust: a later launch would raise it again
             failure = describe(error, 0)
-            return Answer(problem=failure.reason, kind=failure.kind)
+            return Answer(problem=failure.reason, kind=failure.kind, code=failure.problem_code)
         finally:
             torch.set_num_threads(threads)
             self._state.restore()

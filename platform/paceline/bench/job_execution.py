@@ -29,4 +29,4 @@ def do_job(job: Job, base: WorkerSpec, ranks: DistContext) -> Answer:
     try:
         return Answer(failing_together(ranks, body))
     except RankFailed as error:
-        return Answer(problem=error.failure.reason, kind=error.failure.kind)
+        return Answer(problem=error.failure.reason, kind=error.failure.kind, code=error.failure.problem_code)

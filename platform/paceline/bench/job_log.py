@@ -41,6 +41,7 @@ class JobLog:
         Raises:
             EnvironmentFault: the journal is damaged.
         """
+        self.folder = folder
         self._journal = Journal(folder / FILE, is_whole=_is_whole)
         self._in_process = in_process
         self._is_begun = False
@@ -53,6 +54,11 @@ class JobLog:
                 told = f"{self._journal.path} is damaged: entry {number} is missing; {hint}"
                 raise EnvironmentFault(told, "file-damaged", path=self._journal.path, entry=number)
             self._take_up(entry.kind, entry.content)
+
+    @property
+    def is_removed(self) -> bool:
+        """True once the journal, which had entries, was removed."""
+        return bool(self._is_begun or self.done) and not self._journal.path.exists()
 
     @property
     def losses(self) -> int:

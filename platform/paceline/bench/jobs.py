@@ -23,6 +23,10 @@ THROUGHPUT = "paceline.bench.throughput:throughput"
 """Measures the seconds per sample of some configs."""
 
 
+CHECKPOINT_DAMAGED = "checkpoint-damaged"
+"""Code of the error of a job that begins at a checkpoint of the study, and does not find it as it was."""
+START_ANEW = "start again with --new"
+
 NO_ROOM = "no-room"
 """Kind of an answer to a job for whose workers the resources are lacking."""
 TOO_SLOW = "too-slow"
@@ -96,7 +100,9 @@ class Answer:
     """Reason for the failure; empty if the job succeeded."""
     kind: str = ""
     """`error`, `oom` or `diverged` if the job failed; `lost` if its workers died, `too-slow` if they reached its limit,
-    and `no-room` if there is none for them."""
+    and `no-room` if there is none for them; `full_disk` if a disk has no room."""
+    code: str = ""
+    """Code of the `PacelineError` that it failed with."""
 
 
 def gave_up(job: Job, study: StudyKind) -> Answer:

@@ -13,14 +13,14 @@ from typing import Any
 
 from paceline.bench.bench import Bench, LazyBench
 from paceline.bench.job_log import Done, JobLog, digest_of, is_of
-from paceline.bench.jobs import Answer, Job, StudyKind
+from paceline.bench.jobs import CHECKPOINT_DAMAGED, START_ANEW, Answer, Job, StudyKind
+from paceline.cluster.run_folder import folder_removed
 from paceline.cluster.signals import raise_swallowed_interrupt
 from paceline.errors import EnvironmentFault, RunFailed, first_line
 from paceline.redaction import redact
 
 LOSSES = 2
 """Number of times that a job must end the study to count as failed."""
-START_ANEW = "start again with --new"
 
 
 class SpentTime:
@@ -87,10 +87,13 @@ class ResumableBench:
 
         Raises:
             RunFailed: the workers are gone.
-            EnvironmentFault: the earlier launch ran other jobs, or ran on other hardware or with other code.
+            EnvironmentFault: the earlier launch ran other jobs, or ran on other hardware or with other code; or the
+                study's folder is full, was removed, or has lost a checkpoint.
             KeyboardInterrupt: the user interrupts, and a library has caught that.
         """
         raise_swallowed_interrupt()
+        if self._log.is_removed:
+            raise folder_removed(self._study.noun, self._log.folder)
         self._first = self._first or job
         digest = digest_of(job, self._study)
         if not self._known:
@@ -135,7 +138,9 @@ class ResumableBench:
         """Return the answer of the job; if it has none, leave the job to a later launch."""
         try:
             self._log.begin(digest)  # an interrupt during this write is not the job's fault either
-            return _without_secrets(self._bench.do(job))
+            answer = _without_secrets(self._bench.do(job))
+            _refuse(answer, job)
+            return answer
         except RunFailed:  # the workers are gone
             with suppress(EnvironmentFault):
                 self._log.lose()
@@ -144,6 +149,14 @@ class ResumableBench:
             with suppress(EnvironmentFault):
                 self._log.leave()
             raise
+
+
+def _refuse(answer: Answer, job: Job) -> None:
+    """Raise an error where a job failed because of the study's folder. That does not count as its result."""
+    if job.folder and answer.kind == "full_disk":
+        raise EnvironmentFault(f"{answer.problem}. Make room, and the same command resumes the study", "disk-full")
+    if answer.code == CHECKPOINT_DAMAGED:
+        raise EnvironmentFault(answer.problem, CHECKPOINT_DAMAGED)
 
 
 def _without_secrets(answer: Answer) -> Answer:

@@ -3,6 +3,7 @@
 import argparse
 import json
 from contextlib import ExitStack
+from math import isfinite
 from typing import Any
 
 from paceline.cli.answer import answering
@@ -55,6 +56,7 @@ def add_command(commands: Any) -> None:
 def _scale(options: argparse.Namespace) -> int:
     from paceline.config.loading import placing
 
+    options.overrides = [*options.overrides, *_given(options)]
     config = load(options)
     with placing(options.config, overrides_of(options)):
         return _dry_run(config, options) if options.dry_run else _scale_with(config, options)
@@ -75,9 +77,6 @@ def _scale_with(config: Any, options: argparse.Namespace) -> int:
         display = shown.enter_context(open_display(config.name, options.quiet, options.verbose))
         scale(
             config,
-            target=options.target,
-            budget_seconds=options.budget_seconds,
-            verify=not options.no_verify,
             resume=options.resume,
             new=options.new,
             address=options.address,
@@ -90,14 +89,13 @@ def _scale_with(config: Any, options: argparse.Namespace) -> int:
 
 def _dry_run(config: Any, options: argparse.Namespace) -> int:
     from paceline.batch_scaling.preview import preview
-    from paceline.batch_scaling.scale import with_target
     from paceline.config.shareable import secrets_of
     from paceline.display import print_rows, print_table
     from paceline.redaction import learn
 
     learn(secrets_of(config))
     check_addresses(config)
-    planned = preview(with_target(config, options.target, options.budget_seconds), verifies=not options.no_verify)
+    planned = preview(config)
     if options.json:
         print(json.dumps(planned.to_json()))
         return OK
@@ -108,14 +106,24 @@ def _dry_run(config: Any, options: argparse.Namespace) -> int:
     return OK
 
 
+def _given(options: argparse.Namespace) -> list[str]:
+    """Return the options that stand for fields of the section `scale`, as overrides."""
+    given = {
+        "scale.target": options.target,
+        "scale.budget_seconds": options.budget_seconds,
+        "scale.verify": False if options.no_verify else None,
+    }
+    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+
+
 def _target(text: str) -> dict[str, float]:
     name, _, value = text.rpartition("=")
     try:
-        if not name:
+        if not name or not isfinite(number := float(value)):
             raise ValueError
-        return {name: float(value)}
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not METRIC=VALUE, such as val/accuracy=0.96") from None
+    return {name: number}
 
 
 def _budget(text: str) -> float:

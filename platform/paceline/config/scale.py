@@ -29,6 +29,8 @@ class ScaleConfig(Section):
     """Maximum duration of the study, from the command to the report, 10 to 10^7 seconds. It ends earlier when
     everything is measured. What has begun by then may take a quarter of it longer, or 60 seconds if that
     is more."""
+    verify: bool = True
+    """Train the recommendation and the unchanged config to the target. `false`: the recommendation is a prediction."""
     seeds: Annotated[int, Field(ge=2, le=1024)] = 3
     """Number of seeds with which the recommendation and the unchanged config are trained to the target, 2 to 1024. Up
     to twice as many are used if these do not show which is faster, but more might."""

@@ -14,7 +14,8 @@ from paceline.batch_scaling.earlier_study import EarlierStudy, earlier_study
 from paceline.bench.bench import open_bench
 from paceline.bench.clock import Clock
 from paceline.bench.job_log import JobLog
-from paceline.bench.resumable_bench import START_ANEW, ResumableBench, SpentTime
+from paceline.bench.jobs import START_ANEW
+from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.bench.study_end import StudyAnswer, end_study
 from paceline.bench.study_launch import StudyLaunch, StudyPlace, opened_study
 from paceline.cluster.ray_session import is_private

@@ -1,6 +1,7 @@
 """`paceline scale` as a user calls it: its output, its files, its run in MLflow, and what a kill leaves of it."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,41 @@ def test_a_study_that_was_killed_is_resumed_and_answers(home: Path) -> None:
     assert run_in_process(home, *COMMAND, "--resume").code == 2
 
 
+def remove(checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+
+
+def damage(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("harm", [remove, damage])
+def test_a_study_says_so_where_a_checkpoint_is_not_as_it_was(home: Path, harm: Callable[[Path], None]) -> None:
+    longer = (*COMMAND, "trainer.epochs=8", "scale.target=null", "optimizer.lr=0.001")
+    command = CommandProcess(home, {})
+    try:
+        command.give(*longer, "--no-verify")
+        command.until(lambda: len(answered(home)) >= 2)
+        command.kill()
+    finally:
+        command.leave()
+    checkpoints = sorted(home.glob("runs/blobs/*/checkpoints/own/step-*"))
+    assert checkpoints
+    for checkpoint in checkpoints:
+        harm(checkpoint)
+    verified = run_in_process(home, *longer)
+    assert verified.code == 2
+    assert "scale.verify" in verified.err
+    for _ in range(2):
+        ended = run_in_process(home, *longer, "--no-verify")
+        assert ended.code == 3, ended.err
+        assert "[checkpoint-damaged]" in ended.err
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(600)
@@ -145,7 +181,7 @@ def test_a_bad_target_is_answered_in_words(home: Path, target: str, code: str) -
     assert f"[{code}]" in ended.err
 
 
-@pytest.mark.parametrize("target", ["val/loss", "=1", "val/loss=low", "val/nonsense=1"])
+@pytest.mark.parametrize("target", ["val/loss", "=1", "val/loss=low", "val/loss=nan", "val/nonsense=1"])
 def test_a_target_that_is_none_is_refused(home: Path, target: str) -> None:
     assert run_in_process(home, "scale", "blobs.yaml", "--target", target).code == 2
     assert not (home / "runs").exists()

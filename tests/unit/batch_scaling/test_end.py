@@ -20,7 +20,7 @@ from support.tuneup.simulated_bench import RecordingListener
 def test_where_the_folder_is_gone_the_error_has_the_answer(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     gone, found = ScaleFolder(tmp_path / "file" / "gone"), findings()
-    launch = ScaleLaunch("new", None, 0.0, True, None)
+    launch = ScaleLaunch("new", None, 0.0, None)
     with closing(JobLog(tmp_path, in_process=True)) as log:
         place = StudyPlace(toy_config(), gone, log, "", 0.0)
         with pytest.raises(EnvironmentFault) as caught:

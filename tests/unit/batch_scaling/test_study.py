@@ -235,17 +235,18 @@ def config_for(epochs: int, section: Mapping[str, Any]) -> ExperimentConfig:
     return config_of(data=data, trainer={"epochs": epochs}, scale={"target": {"val/accuracy": 0.909}, **section})
 
 
-def study(bench: SimulatedBench, verifies: bool = True, epochs: int = SHORT, **section: Any) -> ScaleFindings:
+def study(bench: SimulatedBench, epochs: int = SHORT, **section: Any) -> ScaleFindings:
     """Run a study on a simulated bench, with a target that takes 12,000 samples or so."""
     config = config_for(epochs, section)
     clock = Clock(1e6, 0.0, lambda: 0.0)
-    return ScaleStudy(config, bench, clock, SilentListener(), Path("nowhere"), verifies).run()
+    return ScaleStudy(config, bench, clock, SilentListener(), Path("nowhere")).run()
 
 
 def study_of_workers(bench: SimulatedBench, **section: Any) -> ScaleFindings:
     """Run a study, then measure with other numbers of workers."""
     clock = Clock(1e6, 0.0, lambda: 0.0)
-    course = ScaleStudy(config_for(SHORT, section), bench, clock, SilentListener(), Path("nowhere"), False)
+    config = config_for(SHORT, {"verify": False, **section})
+    course = ScaleStudy(config, bench, clock, SilentListener(), Path("nowhere"))
     return course.measure_workers(course.run(), lambda config: nullcontext())
 
 
@@ -276,7 +277,7 @@ def test_a_preview_names_all_that_is_trained(
     config = config_for(epochs, {"target": {"val/accuracy": target}})
     if in_halves:
         config = config.with_overrides({"data": HALVES})
-    found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere"), True).run()
+    found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere")).run()
     previewed = ScalePreview.of(StudyPlan.of(config, FACTS))
     named = {
         (each.start_samples, each.batch_size, rule, seed)
@@ -374,7 +375,7 @@ def test_adascale_is_recommended_where_no_fixed_rule_works(
     """From the start and from checkpoints, also for a batch that grows from the config's own."""
     config = config_for(epochs, {"target": {"val/accuracy": target}}).with_overrides({"data": HALVES})
     bench = SimulatedBench(critical, (0.01, 1e-4), linear_to=64, sqrt_to=64, later_critical=later_critical)
-    found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere"), True).run()
+    found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere")).run()
     assert found.rules.text == rules
     assert found.recommended["optimizer.lr_scaling"] == "adascale"
     recommended = config.with_overrides(dict(found.recommended))
@@ -416,7 +417,7 @@ def sizes_trained(bench: SimulatedBench) -> list[int]:
 
 def test_an_answer_that_changes_nothing_is_checked_at_the_critical_batch_size() -> None:
     bench = SimulatedBench(60.0, step_seconds=SAME_TIME, verified_critical=200.0)
-    found, unchecked = study(bench), study(SimulatedBench(60.0, step_seconds=SAME_TIME), verifies=False)
+    found, unchecked = study(bench), study(SimulatedBench(60.0, step_seconds=SAME_TIME), verify=False)
     assert found.recommended == {}
     assert sizes_trained(bench) == [64]
     assert found.check is not None
@@ -465,7 +466,7 @@ def test_no_check_begins_without_the_time_for_it() -> None:
     spent = iter(range(10**9))
     bench = SimulatedBench(60.0, step_seconds=(0.0, 1.0))
     clock = Clock(5000.0, 0.0, lambda: float(next(spent)))
-    found = ScaleStudy(config_for(SHORT, {}), bench, clock, SilentListener(), Path("nowhere"), True).run()
+    found = ScaleStudy(config_for(SHORT, {}), bench, clock, SilentListener(), Path("nowhere")).run()
     assert found.critical is not None
     assert (found.check, sizes_trained(bench)) == (None, [])
 
@@ -473,7 +474,7 @@ def test_no_check_begins_without_the_time_for_it() -> None:
 def test_what_was_measured_over_the_training_is_corrected_like_the_whole() -> None:
     bench = SimulatedBench(60.0, step_seconds=SAME_TIME, verified_critical=300.0)
     target = {"val/accuracy": 0.97}
-    found, before = (study(bench, verifies, LONG, target=target).critical for verifies in (True, False))
+    found, before = (study(bench, LONG, target=target, verify=verify).critical for verify in (True, False))
     assert found is not None
     assert before is not None
     assert found.size > 1.3 * before.size
@@ -594,7 +595,7 @@ def test_steps_of_other_numbers_of_workers_are_measured_where_there_is_room() ->
     marked = [found.fastest, found.cheapest, found.knee]
     assert all(row is not None and row.workers in (1, 2) for row in marked)
     # nothing else changes
-    alone = study(SimulatedBench(400.0, exchange_seconds=0.02), verifies=False)
+    alone = study(SimulatedBench(400.0, exchange_seconds=0.02), verify=False)
     assert found.recommended == alone.recommended
     assert [row for row in found.table if row.workers == 1] == [row for row in alone.table if row.workers == 1]
 
@@ -637,7 +638,7 @@ def test_without_a_finite_loss_there_is_no_answer() -> None:
 
 
 def test_without_verification_the_recommendation_is_a_prediction() -> None:
-    found = study(SimulatedBench(400.0), verifies=False)
+    found = study(SimulatedBench(400.0), verify=False)
     assert found.recommended
     assert (found.measured_seconds, found.speedup) == (None, None)
 
@@ -660,6 +661,13 @@ def test_without_a_target_it_is_the_loss_after_most_of_the_training() -> None:
 )
 def test_bad_targets_are_answered_in_words(bench: SimulatedBench, section: dict[str, Any], code: str) -> None:
     assert refused(StudyFailed, study, bench, **section).code == code
+
+
+def test_a_loss_that_is_not_finite_is_not_offered_as_the_target() -> None:
+    evaluations = [(samples, {"val/loss": math.nan, "val/accuracy": 0.5}) for samples in (60, 120)]
+    failed = refused(StudyFailed, target_of, plan_of(), {"evaluations": evaluations, "samples": 120})
+    assert failed.code == "target-unknown"
+    assert "choose one of val/accuracy with" in str(failed)
 
 
 def test_a_training_that_is_evaluated_once_is_too_short() -> None:
@@ -733,7 +741,7 @@ def test_a_batch_size_that_cannot_be_trained_is_refused_at_its_place() -> None:
 def test_a_study_without_time_for_a_branch_says_so() -> None:
     clock = Clock(1.0, 0.0, lambda: 2.0)
     config = config_for(SHORT, {})
-    found = ScaleStudy(config, SimulatedBench(), clock, SilentListener(), Path("nowhere"), True).run()
+    found = ScaleStudy(config, SimulatedBench(), clock, SilentListener(), Path("nowhere")).run()
     assert "the notes" in found.undecided
     assert any("scale.budget_seconds" in note for note in found.notes)
 

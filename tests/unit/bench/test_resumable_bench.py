@@ -1,7 +1,8 @@
 """A bench that answers from its journal what an earlier launch has done, and jobs that end the study."""
 
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from paceline.bench.bench import Bench, LazyBench
 from paceline.bench.job_log import FILE, JobLog, digest_of
-from paceline.bench.jobs import NO_ROOM, Answer, Job, part_of
+from paceline.bench.jobs import CHECKPOINT_DAMAGED, NO_ROOM, Answer, Job, part_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.errors import EnvironmentFault, RunFailed
 from support.bench.study import STUDY
@@ -159,6 +160,55 @@ def test_only_a_job_that_checks_again_is_done_again_and_its_answer_must_not_have
     else:
         assert refused(EnvironmentFault, resumed, tmp_path, later, in_process=False).code == STUDY.code
     assert (first.done, later.done) == (["look", "duel"], ["look"])
+
+
+class Failing:
+    """Fails each job alike."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer, self.jobs = answer, 0
+
+    def do(self, job: Job) -> Answer:
+        self.jobs += 1
+        return self.answer
+
+
+FULL = Answer(problem="OSError: No space left on device", kind="full_disk")
+DAMAGED = Answer(problem="step-8 was removed", kind="error", code=CHECKPOINT_DAMAGED)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(FULL, "disk-full"), (DAMAGED, CHECKPOINT_DAMAGED)])
+def test_a_job_that_the_folder_has_no_room_or_checkpoint_for_is_done_again(
+    tmp_path: Path, answer: Answer, code: str
+) -> None:
+    job, failing = Job("duels:duel", (), folder=str(tmp_path)), Failing(answer)
+
+    def launch(bench: Bench) -> Answer:
+        with closing(JobLog(tmp_path, in_process=True)) as log:
+            return ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY).do(job)
+
+    for _ in range(3):
+        assert refused(EnvironmentFault, launch, failing).code == code
+    assert failing.jobs == 3
+    assert launch(CountingBench()).problem == ""
+
+
+def test_a_full_disk_of_the_users_is_the_result_of_a_job_that_has_no_folder(tmp_path: Path) -> None:
+    with closing(JobLog(tmp_path, in_process=True)) as log:
+        answer = ResumableBench(Failing(FULL), log, SpentTime(0.0, lambda: 0.0), STUDY).do(Job("duels:duel", ()))
+    assert answer == FULL
+
+
+def test_no_job_is_begun_once_the_folder_was_removed(tmp_path: Path) -> None:
+    folder, bench = tmp_path / "study", CountingBench()
+    folder.mkdir()
+    with closing(JobLog(folder, in_process=True)) as log:
+        resumable = ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY)
+        resumable.do(Job("duels:duel", (), {"number": 0}))
+        shutil.rmtree(folder)
+        fault = refused(EnvironmentFault, resumable.do, Job("duels:duel", (), {"number": 1}))
+    assert fault.code == "run-folder-removed"
+    assert (bench.done, folder.exists()) == (["duel"], False)
 
 
 # Another bench for some of the jobs
