@@ -13,6 +13,7 @@ from paceline.bench.surroundings import surroundings
 from paceline.callbacks._ema import EMA
 from paceline.callbacks.callback import Callback, Control, TrainContext
 from paceline.cluster.initial_weights import weights_finder
+from paceline.cluster.run_folder import place_checkpoint
 from paceline.config.experiment import ExperimentConfig
 from paceline.data.base import DataConfig
 from paceline.direction import Direction
@@ -168,7 +169,7 @@ def _folder_of(options: Mapping[str, Any], ranks: DistContext) -> Path | None:
             source = root / options["resume_from"]
             if not source.is_dir():
                 raise _checkpoint_damaged(source)
-            shutil.copytree(source, folder / source.name)
+            place_checkpoint(source, folder)
     ranks.sum_numbers([0.0])  # the others look only once it is there
     return folder
 

@@ -154,7 +154,7 @@ class ResumableBench:
 def _refuse(answer: Answer, job: Job) -> None:
     """Raise an error where a job failed because of the study's folder. That does not count as its result."""
     if job.folder and answer.kind == "full_disk":
-        raise EnvironmentFault(f"{answer.problem}. Make room, and the same command resumes the study", "disk-full")
+        raise EnvironmentFault(f"{answer.problem}. The study can be resumed once there is room", "disk-full")
     if answer.code == CHECKPOINT_DAMAGED:
         raise EnvironmentFault(answer.problem, CHECKPOINT_DAMAGED)
 
