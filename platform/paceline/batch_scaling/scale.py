@@ -129,7 +129,8 @@ def _scale(config: ExperimentConfig, launch: ScaleLaunch, listener: Stages, spen
     with opened_study(config, SCALE, STUDIES, launch, listener, (StudyFailed, ConfigError)) as place:
         with terminating_interrupts():
             findings = _measure(place, launch, listener, spent)
-        return _end(place, findings, launch, listener, spent)
+        with terminating_interrupts():  # Ray has taken SIGTERM for itself
+            return _end(place, findings, launch, listener, spent)
 
 
 def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stages, spent: SpentTime) -> ScaleFindings:
@@ -140,7 +141,7 @@ def _measure(place: StudyPlace[ScaleFolder], launch: ScaleLaunch, listener: Stag
     with writable(folder.path):
         make_folder(folder.ray)
     with open_bench(config, SCALE, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
-        resumable = ResumableBench(bench, log, spent, SCALE)
+        resumable = ResumableBench(bench, log, spent, SCALE, folder)
         study = ScaleStudy(config, resumable, clock, listener, folder.checkpoints, place.notes)
         findings = study.run()
 

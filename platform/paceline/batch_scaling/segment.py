@@ -15,13 +15,16 @@ from paceline.callbacks.callback import Callback, Control, TrainContext
 from paceline.cluster.initial_weights import weights_finder
 from paceline.cluster.run_folder import place_checkpoint
 from paceline.config.experiment import ExperimentConfig
+from paceline.config.hints import listed
 from paceline.data.base import DataConfig
 from paceline.direction import Direction
 from paceline.engine.build import build_trainer
 from paceline.engine.build_task import seed_model
 from paceline.engine.dist_context import DistContext
+from paceline.engine.manifest import BrokenCheckpoint, verify
 from paceline.engine.outcome import Diverged
 from paceline.engine.reporter import MemoryReporter
+from paceline.engine.trainer import Trainer
 from paceline.engine.trial_steps import release
 from paceline.errors import EnvironmentFault
 from paceline.models.base import ModelConfig
@@ -130,7 +133,7 @@ def train_segment(
         samples and checkpoint; `diverged`.
 
     Raises:
-        EnvironmentFault: the checkpoint was removed or damaged.
+        EnvironmentFault: the checkpoint to resume from was removed or damaged, or one could not be saved.
     """
     (config,) = configs
     release(ranks.device)  # of the jobs before
@@ -138,13 +141,14 @@ def train_segment(
     reporter, begun = MemoryReporter(), perf_counter()
     trainer = build_trainer(config, ranks, reporter, folder, find_weights=weights_finder(config))
     segment = next(each for each in trainer.callbacks if isinstance(each, Segment))
-    if "resume_from" in options and f"step-{trainer.state.position.step}" != Path(options["resume_from"]).name:
-        raise _checkpoint_damaged(Path(options["root"]) / options["resume_from"])
     before, diverged = trainer.state.position.samples, False
     try:
         trainer.fit()
     except Diverged:  # on all ranks together
         diverged = True
+    if ranks.is_first and folder is not None:
+        _require_saved(trainer, [folder / f"step-{step}" for _, step in segment.saved])
+    ranks.sum_numbers([0.0])  # all fail with the first, or none
     return {
         "evaluations": segment.evaluations,
         "noise": _noise(reporter, trainer.state.position),
@@ -167,11 +171,23 @@ def _folder_of(options: Mapping[str, Any], ranks: DistContext) -> Path | None:
         shutil.rmtree(folder, ignore_errors=True)
         if "resume_from" in options:
             source = root / options["resume_from"]
-            if not source.is_dir():
-                raise _checkpoint_damaged(source)
+            try:
+                verify(source)
+            except BrokenCheckpoint as error:
+                raise _checkpoint_damaged(source) from error
             place_checkpoint(source, folder)
     ranks.sum_numbers([0.0])  # the others look only once it is there
     return folder
+
+
+def _require_saved(trainer: Trainer, checkpoints: Sequence[Path]) -> None:
+    """Raise an error if a checkpoint could not be saved: training continues without it, but branches begin there."""
+    missing = [checkpoint.name for checkpoint in checkpoints if not checkpoint.is_dir()]
+    if missing:
+        error = trainer.checkpointer.writer.error if trainer.checkpointer.writer is not None else None
+        reason = f": {error}" if error is not None else ""
+        message = f"{listed(missing)} of the config as it is could not be saved in {checkpoints[0].parent}{reason}"
+        raise EnvironmentFault(f"{message}. The same command trains it again", "checkpoint-lost") from error
 
 
 def _checkpoint_damaged(checkpoint: Path) -> EnvironmentFault:

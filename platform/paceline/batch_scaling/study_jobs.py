@@ -99,7 +99,7 @@ class StudyJobs:
 
     def _do(self, function: str, *configs: ExperimentConfig, checks_again: bool = False, **options: Any) -> Answer:
         limit = max(self.clock.longest, 1.0)
-        parts, folder = tuple(map(part_of, configs)), str(self._folder)
+        parts, folder = tuple(map(part_of, configs)), str(self._folder) if "checkpoints" in options else ""
         return self._bench.do(Job(function, parts, options, limit, checks_again=checks_again, folder=folder))
 
 

@@ -41,7 +41,6 @@ class JobLog:
         Raises:
             EnvironmentFault: the journal is damaged.
         """
-        self.folder = folder
         self._journal = Journal(folder / FILE, is_whole=_is_whole)
         self._in_process = in_process
         self._is_begun = False
@@ -54,11 +53,6 @@ class JobLog:
                 told = f"{self._journal.path} is damaged: entry {number} is missing; {hint}"
                 raise EnvironmentFault(told, "file-damaged", path=self._journal.path, entry=number)
             self._take_up(entry.kind, entry.content)
-
-    @property
-    def is_removed(self) -> bool:
-        """True once the journal, which had entries, was removed."""
-        return bool(self._is_begun or self.done) and not self._journal.path.exists()
 
     @property
     def losses(self) -> int:
@@ -125,7 +119,7 @@ def _is_whole(kind: str, content: Mapping[str, Any]) -> bool:
     if not isinstance(content.get("job"), str):
         return False
     answer = content.get("answer")
-    is_answer = isinstance(answer, dict) and answer.keys() == _ANSWER.keys()
+    is_answer = isinstance(answer, dict) and {"values", "problem", "kind"} <= answer.keys() <= _ANSWER.keys()
     return kind == "begun" or (is_answer and is_number(content.get("elapsed")))
 
 

@@ -23,8 +23,6 @@ THROUGHPUT = "paceline.bench.throughput:throughput"
 """Measures the seconds per sample of some configs."""
 
 
-CHECKPOINT_DAMAGED = "checkpoint-damaged"
-"""Code of the error of a job that begins at a checkpoint of the study, and does not find it as it was."""
 START_ANEW = "start again with --new"
 
 NO_ROOM = "no-room"

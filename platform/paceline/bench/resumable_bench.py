@@ -13,12 +13,15 @@ from typing import Any
 
 from paceline.bench.bench import Bench, LazyBench
 from paceline.bench.job_log import Done, JobLog, digest_of, is_of
-from paceline.bench.jobs import CHECKPOINT_DAMAGED, START_ANEW, Answer, Job, StudyKind
+from paceline.bench.jobs import START_ANEW, Answer, Job, StudyKind
+from paceline.bench.study_folder import StudyFolder
 from paceline.cluster.run_folder import folder_removed
 from paceline.cluster.signals import raise_swallowed_interrupt
 from paceline.errors import EnvironmentFault, RunFailed, first_line
 from paceline.redaction import redact
 
+FAULTS_OF_FOLDER = ("checkpoint-damaged", "checkpoint-lost")
+"""Codes of errors of a job that say nothing about it: a checkpoint of the study could not be read or written."""
 LOSSES = 2
 """Number of times that a job must end the study to count as failed."""
 
@@ -56,8 +59,8 @@ class SpentTime:
 class ResumableBench:
     """Runs the jobs on another bench, and stores the answers."""
 
-    def __init__(self, bench: Bench, log: JobLog, spent: SpentTime, study: StudyKind) -> None:
-        self._bench, self._log, self._spent, self._study = bench, log, spent, study
+    def __init__(self, bench: Bench, log: JobLog, spent: SpentTime, study: StudyKind, folder: StudyFolder) -> None:
+        self._bench, self._log, self._spent, self._study, self._folder = bench, log, spent, study, folder
         self._known = list(log.done)
         self._first: Job | None = None
 
@@ -92,8 +95,7 @@ class ResumableBench:
             KeyboardInterrupt: the user interrupts, and a library has caught that.
         """
         raise_swallowed_interrupt()
-        if self._log.is_removed:
-            raise folder_removed(self._study.noun, self._log.folder)
+        self._require_folder()
         self._first = self._first or job
         digest = digest_of(job, self._study)
         if not self._known:
@@ -125,9 +127,14 @@ class ResumableBench:
             answer = Answer(problem=f"the {self._study.noun} was ended by it {self._log.losses} times", kind="lost")
         else:
             answer = self._done(job, digest)
+        self._require_folder()  # writing the journal would make it again
         self._spent.pass_on()
         self._log.finish(Done(digest, answer, self._spent()))
         return answer
+
+    def _require_folder(self) -> None:
+        if self._folder.is_removed:
+            raise folder_removed(self._study.noun, self._folder.path)
 
     def _is_of_first(self, job: Job) -> bool:
         """Return True if the job is only about the config of the first job. Such a job is retried without limit, since
@@ -139,7 +146,7 @@ class ResumableBench:
         try:
             self._log.begin(digest)  # an interrupt during this write is not the job's fault either
             answer = _without_secrets(self._bench.do(job))
-            _refuse(answer, job)
+            self._refuse(answer, job)
             return answer
         except RunFailed:  # the workers are gone
             with suppress(EnvironmentFault):
@@ -150,13 +157,16 @@ class ResumableBench:
                 self._log.leave()
             raise
 
-
-def _refuse(answer: Answer, job: Job) -> None:
-    """Raise an error where a job failed because of the study's folder. That does not count as its result."""
-    if job.folder and answer.kind == "full_disk":
-        raise EnvironmentFault(f"{answer.problem}. The study can be resumed once there is room", "disk-full")
-    if answer.code == CHECKPOINT_DAMAGED:
-        raise EnvironmentFault(answer.problem, CHECKPOINT_DAMAGED)
+    def _refuse(self, answer: Answer, job: Job) -> None:
+        """Raise an error where a job failed because of the study's folder. That does not count as its result."""
+        if job.folder and answer.kind == "full_disk":
+            message = (
+                f"{job.folder} takes no checkpoint more (full, over its quota or read-only): free space, and the same "
+                f"command continues the {self._study.noun}"
+            )
+            raise EnvironmentFault(message, "disk-full", folder=job.folder)
+        if answer.code in FAULTS_OF_FOLDER:
+            raise EnvironmentFault(answer.problem, answer.code)
 
 
 def _without_secrets(answer: Answer) -> Answer:

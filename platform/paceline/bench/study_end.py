@@ -14,7 +14,6 @@ from paceline.bench.study_folder import StudyFolder
 from paceline.bench.study_launch import StudyPlace
 from paceline.cluster.listener import Stages
 from paceline.cluster.run_folder import SUMMARY, folder_removed, writable
-from paceline.cluster.signals import terminating_interrupts
 from paceline.cluster.train import unsent_text
 from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
@@ -79,17 +78,16 @@ def end_study(
     Raises:
         EnvironmentFault: the folder cannot be written. The message has the answer.
     """
-    with terminating_interrupts():  # Ray has taken SIGTERM for itself
-        with _not_lost(answer):
-            _write(place.folder, study, answer)
-            report = _recorded(place, study, listener, send)
-        wall_seconds = spent.exact
-        result = result_of(_end(place, answer, wall_seconds, report))
-        if on_result is not None:
-            on_result(result)
-        with _not_lost(answer), writable(place.folder.path):
-            place.folder.write(status="finished", wall_seconds=wall_seconds, **{SUMMARY: redact(answer.summary)})
-        return result
+    with _not_lost(answer):
+        _write(place.folder, study, answer)
+        report = _recorded(place, study, listener, send)
+    wall_seconds = spent.exact
+    result = result_of(_end(place, answer, wall_seconds, report))
+    if on_result is not None:
+        on_result(result)
+    with _not_lost(answer), writable(place.folder.path):
+        place.folder.write(status="finished", wall_seconds=wall_seconds, **{SUMMARY: redact(answer.summary)})
+    return result
 
 
 def _write(folder: StudyFolder, study: StudyKind, answer: StudyAnswer) -> None:

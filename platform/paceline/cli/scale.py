@@ -43,7 +43,7 @@ def add_command(commands: Any) -> None:
     command.add_argument(
         "--no-verify",
         action="store_true",
-        help="do not train the recommendation to the target: it is a prediction then",
+        help="do not train the recommendation to the target: it is a prediction then (default: scale.verify)",
     )
     command.add_argument("--dry-run", action="store_true", help="print what would be trained, and stop")
     add_intent(command, "study")

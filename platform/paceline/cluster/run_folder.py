@@ -169,7 +169,7 @@ def folder_removed(word: str, folder: Path, kept: str = "", checkpoint: str = ""
     """Return the error of a command whose folder was removed.
 
     Args:
-        word: its kind in messages: run, sweep or tune-up.
+        word: its kind in messages: run, sweep, tune-up or scale study.
         kept: sentence about what is left, without its full stop.
         checkpoint: the place of a state that was saved since.
     """

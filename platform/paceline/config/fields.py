@@ -59,7 +59,8 @@ def section_class(tree: Any, key: Key) -> type[Section] | None:
         has_item = isinstance(items, list | tuple) and 0 <= index < len(items)
         return chosen_class(str(key[0]), items[index]) if has_item else None  # type: ignore[index]
     if isinstance(key[-1], int):
-        return section_class(tree, key[:-1])  # an item of a list of sections
+        items = field_at(tree, key[:-1])
+        return _section_of_items(items.annotation) if items else None
     field = field_at(tree, key)
     return _section_in(field.annotation) if field else None
 
@@ -109,13 +110,14 @@ _NAMES_ELSEWHERE = {
 def nearest_key(tree: Any, key: Key) -> str:
     """Return a hint for an unknown key: the key that the user may have meant, or the known keys."""
     name, siblings = str(key[-1]), list((section_class(tree, key[:-1]) or ExperimentSchema).model_fields)
-    if name in _NAMES_ELSEWHERE:
+    is_of_item = len(key) > 1 and isinstance(key[-2], int)
+    if name in _NAMES_ELSEWHERE and not is_of_item:
         return f"did you mean {_NAMES_ELSEWHERE[name]}?"
     near = nearest(name, siblings)
     if near:
         return f"did you mean {dotted((*key[:-1], near))}?"
-    if len(key) > 1 and isinstance(key[-2], int):
-        return f"known here: {', '.join(siblings)}"  # an item of a list has no names of other libraries
+    if is_of_item:
+        return f"known here: {', '.join(siblings)}"
     elsewhere = list(_all_keys(tree))
     same_name = [found for found in elsewhere if found.rpartition(".")[2] == name]
     if same_name:
@@ -134,12 +136,15 @@ def _all_keys(tree: Any) -> Iterator[str]:
 
 
 def _section_in(annotation: Any) -> type[Section] | None:
-    """Return the section that a field holds, alone or in a list."""
-    if get_origin(annotation) is None:
-        return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
-    if get_origin(annotation) is dict:
-        return None
-    return next(filter(None, map(_section_in, get_args(annotation))), None)
+    options = [annotation, *get_args(annotation)]
+    return next((cls for cls in options if isinstance(cls, type) and issubclass(cls, Section)), None)
+
+
+def _section_of_items(annotation: Any) -> type[Section] | None:
+    """Return the section that the items of a list are, where the list may be one of several types."""
+    if get_origin(annotation) is list:
+        return _section_in(annotation)
+    return next(filter(None, map(_section_of_items, get_args(annotation))), None)
 
 
 def _plain_types(annotation: Any) -> Iterator[Any]:

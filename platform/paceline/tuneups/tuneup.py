@@ -114,7 +114,8 @@ def _tuneup(config: ExperimentConfig, launch: TuneupLaunch, listener: Watcher, s
     with opened_study(config, TUNEUP, TUNEUPS, launch, listener, (BaselineFailed,)) as place:
         with terminating_interrupts():
             findings = _measure(place, launch, listener, spent)
-        return _end(place, findings, launch, listener, spent)
+        with terminating_interrupts():  # Ray has taken SIGTERM for itself
+            return _end(place, findings, launch, listener, spent)
 
 
 def _lint(config: ExperimentConfig, listener: Watcher) -> list[str]:
@@ -138,7 +139,7 @@ def _measure(place: StudyPlace[TuneupFolder], launch: TuneupLaunch, listener: Wa
     with writable(folder.path):
         make_folder(folder.ray)
     with open_bench(config, TUNEUP, launch.address, launch.wait_seconds, folder.ray, listener) as bench:
-        resumable, study = ResumableBench(bench, log, spent, TUNEUP), scale_study_of(config, folder)
+        resumable, study = ResumableBench(bench, log, spent, TUNEUP, folder), scale_study_of(config, folder)
         shares_machines = config.scaling.num_workers > 0 and not is_private()
         return TuneupCourse(config, resumable, clock, listener, notes, study, shares_machines).run()
 

@@ -10,10 +10,10 @@ import pytest
 
 from paceline.bench.bench import Bench, LazyBench
 from paceline.bench.job_log import FILE, JobLog, digest_of
-from paceline.bench.jobs import CHECKPOINT_DAMAGED, NO_ROOM, Answer, Job, part_of
+from paceline.bench.jobs import NO_ROOM, Answer, Job, part_of
 from paceline.bench.resumable_bench import ResumableBench, SpentTime
 from paceline.errors import EnvironmentFault, RunFailed
-from support.bench.study import STUDY
+from support.bench.study import STUDY, study_folder
 from support.refusals import refused
 from support.toys import toy_config
 
@@ -57,7 +57,7 @@ class EndingBench:
 def resumed(home: Path, bench: Bench, in_process: bool, is_killed: bool = False, lr: float = 0.07) -> Answer:
     """A look at the config and a duel of another one with it, in a launch of its own; the answer to the duel."""
     log = JobLog(home, in_process)
-    resumable = ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY)
+    resumable = ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY, study_folder(home))
     if is_killed:  # it writes nothing down any more
         log.leave = lambda: None  # type: ignore[method-assign]
     baseline, other = (part_of(toy_config(optimizer__lr=each)) for each in (0.05, lr))
@@ -174,10 +174,13 @@ class Failing:
 
 
 FULL = Answer(problem="OSError: No space left on device", kind="full_disk")
-DAMAGED = Answer(problem="step-8 was removed", kind="error", code=CHECKPOINT_DAMAGED)
+DAMAGED = Answer(problem="step-8 was removed", kind="error", code="checkpoint-damaged")
+LOST = Answer(problem="step-8 could not be saved", kind="error", code="checkpoint-lost")
 
 
-@pytest.mark.parametrize(("answer", "code"), [(FULL, "disk-full"), (DAMAGED, CHECKPOINT_DAMAGED)])
+@pytest.mark.parametrize(
+    ("answer", "code"), [(FULL, "disk-full"), (DAMAGED, "checkpoint-damaged"), (LOST, "checkpoint-lost")]
+)
 def test_a_job_that_the_folder_has_no_room_or_checkpoint_for_is_done_again(
     tmp_path: Path, answer: Answer, code: str
 ) -> None:
@@ -185,7 +188,7 @@ def test_a_job_that_the_folder_has_no_room_or_checkpoint_for_is_done_again(
 
     def launch(bench: Bench) -> Answer:
         with closing(JobLog(tmp_path, in_process=True)) as log:
-            return ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY).do(job)
+            return ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY, study_folder(tmp_path)).do(job)
 
     for _ in range(3):
         assert refused(EnvironmentFault, launch, failing).code == code
@@ -195,20 +198,41 @@ def test_a_job_that_the_folder_has_no_room_or_checkpoint_for_is_done_again(
 
 def test_a_full_disk_of_the_users_is_the_result_of_a_job_that_has_no_folder(tmp_path: Path) -> None:
     with closing(JobLog(tmp_path, in_process=True)) as log:
-        answer = ResumableBench(Failing(FULL), log, SpentTime(0.0, lambda: 0.0), STUDY).do(Job("duels:duel", ()))
+        spent = SpentTime(0.0, lambda: 0.0)
+        answer = ResumableBench(Failing(FULL), log, spent, STUDY, study_folder(tmp_path)).do(Job("duels:duel", ()))
     assert answer == FULL
 
 
-def test_no_job_is_begun_once_the_folder_was_removed(tmp_path: Path) -> None:
-    folder, bench = tmp_path / "study", CountingBench()
-    folder.mkdir()
-    with closing(JobLog(folder, in_process=True)) as log:
-        resumable = ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY)
-        resumable.do(Job("duels:duel", (), {"number": 0}))
-        shutil.rmtree(folder)
+@pytest.mark.parametrize("is_within", [True, False])
+def test_a_study_ends_at_the_job_during_which_its_folder_was_removed(tmp_path: Path, is_within: bool) -> None:
+    folder = study_folder(tmp_path / "study")
+
+    class Removing(CountingBench):
+        def do(self, job: Job) -> Answer:
+            if is_within and job.options:
+                shutil.rmtree(folder.path)
+            return super().do(job)
+
+    bench = Removing()
+    with closing(JobLog(folder.path, in_process=True)) as log:
+        resumable = ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY, folder)
+        resumable.do(Job("duels:duel", ()))
+        if not is_within:
+            shutil.rmtree(folder.path)
         fault = refused(EnvironmentFault, resumable.do, Job("duels:duel", (), {"number": 1}))
     assert fault.code == "run-folder-removed"
-    assert (bench.done, folder.exists()) == (["duel"], False)
+    assert (len(bench.done), folder.path.exists()) == (1 + is_within, False)
+
+
+def test_the_journal_is_written_again_where_it_alone_was_removed(tmp_path: Path) -> None:
+    folder, bench = study_folder(tmp_path), CountingBench()
+    with closing(JobLog(tmp_path, in_process=True)) as log:
+        resumable = ResumableBench(bench, log, SpentTime(0.0, lambda: 0.0), STUDY, folder)
+        resumable.do(Job("duels:duel", (), {"number": 0}))
+        (tmp_path / FILE).unlink()
+        resumable.do(Job("duels:duel", (), {"number": 1}))
+    with closing(JobLog(tmp_path, in_process=True)) as log:
+        assert len(log.done) == 2
 
 
 # Another bench for some of the jobs
@@ -235,7 +259,7 @@ def test_jobs_move_to_a_bench_that_is_opened_only_for_what_is_not_known(tmp_path
 
     def launch(jobs: int) -> list[Any]:
         log = JobLog(tmp_path, in_process=True)
-        resumable = ResumableBench(first, log, SpentTime(0.0, lambda: 0.0), STUDY)
+        resumable = ResumableBench(first, log, SpentTime(0.0, lambda: 0.0), STUDY, study_folder(tmp_path))
         answers = [resumable.do(Job("duels:duel", (), {"number": 0}))]
         with resumable.moved(open_second, pytest.fail):
             answers += [resumable.do(Job("duels:duel", (), {"number": number})) for number in range(1, jobs)]
@@ -257,7 +281,8 @@ def test_a_bench_that_cannot_be_closed_loses_no_answer(tmp_path: Path) -> None:
         raise OSError("Ray did not end")
 
     warnings: list[str] = []
-    resumable = ResumableBench(Answering("first"), JobLog(tmp_path, True), SpentTime(0.0, lambda: 0.0), STUDY)
+    log, spent = JobLog(tmp_path, True), SpentTime(0.0, lambda: 0.0)
+    resumable = ResumableBench(Answering("first"), log, spent, STUDY, study_folder(tmp_path))
     answers = []
     with resumable.moved(open_second, warnings.append):
         answers.append(resumable.do(Job("duels:duel", (), {"number": 0})))

@@ -180,10 +180,22 @@ def test_an_epoch_without_a_step_in_a_stage_is_refused() -> None:
     assert derive(make(), Sizes(200, 10)).total_steps == math.ceil(200 / 64)
 
 
-def test_an_unknown_key_of_a_stage_names_those_of_a_stage() -> None:
-    (problem,) = problems_of(lambda: config_of(data__batch_size_schedule=[{"samples": 0, "steps": 8}]))[-1:]
-    assert problem.key == "data.batch_size_schedule.0.steps"
-    assert problem.hint == "known here: samples, global_batch_size"
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("steps", "known here: samples, global_batch_size"),
+        ("batch_size", "did you mean data.batch_size_schedule.0.global_batch_size?"),
+    ],
+)
+def test_an_unknown_key_of_a_stage_names_those_of_a_stage(key: str, hint: str) -> None:
+    problems = problems_of(lambda: config_of(data__batch_size_schedule=[{"samples": 0, key: 8}]))
+    assert {problem.key: problem.hint for problem in problems}[f"data.batch_size_schedule.0.{key}"] == hint
+
+
+def test_a_key_of_all_stages_is_none() -> None:
+    axes = {"space": {"data.batch_size_schedule.samples": [1, 2]}}
+    problems = problems_of(lambda: config_of(**BY_STAGES, sweep=axes))
+    assert [problem.code for problem in problems] == ["unknown-key"]
 
 
 def test_a_stage_after_the_end_of_the_training_is_a_warning() -> None:

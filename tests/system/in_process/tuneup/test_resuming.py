@@ -21,6 +21,7 @@ from paceline.tuneups.course import TuneupCourse
 from paceline.tuneups.folder import TUNEUP, TUNEUPS
 from paceline.tuneups.outcome import Findings
 from paceline.tuneups.stored_findings import findings_json
+from support.bench.study import study_folder
 from support.clock import FakeClock
 from support.toys import toy_config
 from support.tuneup.simulated_bench import (
@@ -82,7 +83,10 @@ class ReplayedBench:
 def launch(home: Path, bench: Bench, clock: FakeClock) -> Findings:
     spent, log = SpentTime(clock.now, clock), JobLog(home, in_process=False)
     try:
-        resumable, budget = ResumableBench(bench, log, spent, TUNEUP), Clock(BUDGET_SECONDS, 0.0, spent)
+        resumable, budget = (
+            ResumableBench(bench, log, spent, TUNEUP, study_folder(home)),
+            Clock(BUDGET_SECONDS, 0.0, spent),
+        )
         return TuneupCourse(planted_config(BUDGET_SECONDS), resumable, budget, RecordingListener()).run()
     finally:
         log.close()
