@@ -29,6 +29,9 @@ def certainty(findings: ScaleFindings) -> str:
             f"Trained to the target with {seeds} each; the interval is over the seeds, and corrected: "
             "a false recommendation has a chance of at most 5 %."
         )
+    elif findings.check is not None:
+        size = f"{findings.check.batch_size:,}"
+        parts.append(f"Of the larger batches, {size} was trained to the target, with one seed: times are predictions.")
     else:
         parts.append("Nothing was trained to the target with larger batches: the times are predictions.")
     if findings.step_time_error is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import fmean
 
 from paceline.batch_scaling.critical_batch import Branch, Rule, efficiencies
@@ -32,10 +33,17 @@ class LrRules:
 
     @property
     def text(self) -> str:
-        """`linear up to a batch of 128, sqrt up to 512`."""
-        last = {rule: size for size, rule in self.by_size}
-        parts = [f"{rule} up to {size:,}" for rule, size in last.items()]
-        return ", ".join(parts).replace(" up to ", " up to a batch of ", 1)
+        """`linear up to a batch of 128, sqrt at 512`: with the sizes that were tried."""
+        parts: list[str] = []
+        for rule, group in groupby(self.by_size, key=lambda each: each[1]):
+            sizes = [size for size, _ in group]
+            if not parts:
+                parts.append(f"{rule} up to a batch of {sizes[-1]:,}")
+            elif len(sizes) == 1:
+                parts.append(f"{rule} at {sizes[0]:,}")
+            else:
+                parts.append(f"{rule} from {sizes[0]:,} to {sizes[-1]:,}")
+        return ", ".join(parts)
 
 
 def rules_that_held(branches: Sequence[Branch], usual: Rule, own_batch_size: int) -> LrRules:

@@ -34,6 +34,12 @@ from paceline.reports.text import counted
 
 VERIFYING_SHARE = 0.6
 """Largest share of the budget that is reserved for the verification."""
+MOST_PASSES = 3
+"""Number of times that the step of each batch size is measured where the times do not fit together."""
+PLAUSIBLE_ERROR = 0.2
+"""Largest error of a step time that is left out of the fit from which on they do not."""
+PASSES_SHARE = 0.1
+"""Largest share of the budget that one further pass may take: a config may be compiled for each batch size."""
 OTHER_WORKERS_SECONDS = 40.0
 """Time that must be left for another number of workers: its processes have to start first."""
 
@@ -160,13 +166,29 @@ class ScaleStudy:
 
     def _measured_steps(self, found: ScaleFindings, plan: StudyPlan) -> "_Steps":
         largest = max((each.batch_size for each in found.branches), default=plan.own_batch_size)
+        before = self._clock.left
+        steps = _Steps(largest, self._measured_once(found, plan, plan.batch_sizes(largest)))
+        seconds = before - self._clock.left
+        for _ in range(MOST_PASSES - 1):
+            fits = max(steps.errors(plan.workers), default=0.0) <= PLAUSIBLE_ERROR
+            if fits or not self._clock.has(seconds) or seconds > PASSES_SHARE * self._clock.budget_seconds:
+                break
+            again = self._measured_once(found, plan, [size for size, _ in steps.measured])
+            # other programs only lengthen a step
+            least = {key: min(each, again.get(key, each), key=_seconds) for key, each in steps.measured.items()}
+            steps = _Steps(largest, least)
+        return steps
+
+    def _measured_once(
+        self, found: ScaleFindings, plan: StudyPlan, sizes: Sequence[int]
+    ) -> dict[tuple[int, int], MeasuredStep]:
         measured: dict[tuple[int, int], MeasuredStep] = {}
-        for size in plan.batch_sizes(largest):
+        for size in sizes:
             if self._clock.has(WINDOWS * WINDOW_SECONDS) or not measured:
                 seconds = self._jobs.step_seconds(plan.at_batch(size, found.rules.at(size)), size)
                 if seconds is not None:
                     measured[size, plan.workers] = MeasuredStep(*plan.shares(size), plan.workers, seconds)
-        return _Steps(largest, measured)
+        return measured
 
     def _chosen(self, found: ScaleFindings, plan: StudyPlan, steps: "_Steps") -> ScaleFindings:
         own_row = _own_row(found, plan)
@@ -205,8 +227,11 @@ class ScaleStudy:
         return replace(found, recommended=plan.overrides_of(best), predicted_seconds=best.seconds)
 
     def _note_that_none_is_faster(self, found: ScaleFindings, plan: StudyPlan) -> None:
-        if any(not row.is_in_reach for row in _larger_rows(found, plan)):
-            self._jobs.notes.append("larger batches are not predicted to reach the target within the config's length")
+        far = [row.global_batch_size for row in _larger_rows(found, plan) if not row.is_in_reach]
+        if far:
+            self._jobs.notes.append(
+                f"batches of {min(far):,} and more are not predicted to reach the target within the config's length"
+            )
         self._jobs.notes.append(
             f"no larger batch is predicted to reach the target sooner with {counted(plan.workers, 'worker')}"
         )
@@ -250,6 +275,16 @@ class _Steps:
     def model(self) -> StepTimeModel:
         return fit_step_time(list(self.measured.values()))
 
+    def errors(self, workers: int) -> list[float]:
+        """Return the errors of the steps with this number of workers, each left out of the fit; empty if there are too
+        few."""
+        here = [each for each in self.measured.values() if each.workers == workers]
+        return [abs(each) for each in held_out_errors(here)] if len(here) >= 3 else []
+
+
+def _seconds(step: MeasuredStep) -> float:
+    return step.seconds
+
 
 def _own_row(found: ScaleFindings, plan: StudyPlan) -> ScaleRow | None:
     """Return the row of the config as it is; None if its step could not be measured."""
@@ -267,8 +302,7 @@ def _larger_rows(found: ScaleFindings, plan: StudyPlan) -> list[ScaleRow]:
 def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFindings:
     """Add the table of the time and cost to the target of each batch size and number of workers."""
     sizes, model = plan.batch_sizes(steps.largest_trained), steps.model
-    measured = [each for each in steps.measured.values() if each.workers == plan.workers]
-    errors = [abs(each) for each in held_out_errors(measured)] if len(measured) >= 3 else []
+    errors = steps.errors(plan.workers)
     rows = goodput_table(
         sizes,
         plan.worker_counts,

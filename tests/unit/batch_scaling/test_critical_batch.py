@@ -182,7 +182,7 @@ def test_the_usual_rule_is_taken_as_far_as_it_is_nearly_the_best() -> None:
     )
     found = rules_that_held([*linear, *root], "linear", OWN)
     assert found == LrRules(((64, "linear"), (128, "linear"), (256, "sqrt"), (512, "sqrt")))
-    assert (found.holds_to, found.text) == (128, "linear up to a batch of 128, sqrt up to 512")
+    assert (found.holds_to, found.text) == (128, "linear up to a batch of 128, sqrt from 256 to 512")
     assert [found.at(size) for size in (32, 192, 256, 1024)] == ["linear", "linear", "sqrt", "sqrt"]
     assert rules_that_held([], "sqrt", OWN).holds_to == OWN
     # with 16 times the batch, neither of them takes fewer steps than the config's own batch

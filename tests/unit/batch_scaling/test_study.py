@@ -60,6 +60,7 @@ class SimulatedBench:
         verified_to: largest batch size that does not diverge in a training to the target.
         breaks_at: smallest batch size that hardly learns, with any rule.
         branch_luck: by seed, how much faster than expected a branch from the start comes to its loss.
+        disturbed: by batch size, how many times as long as usual its step takes when it is measured first.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SimulatedBench:
         fails_from: int = 10**6,
         verified_to: int = 10**6,
         breaks_at: int = 10**6,
+        disturbed: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
@@ -91,6 +93,7 @@ class SimulatedBench:
         self._finite_to, self._scatter, self._accident = finite_to, scatter, accident
         self._branch_luck, self._fails_from, self._verified_to = branch_luck, fails_from, verified_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
+        self._disturbed = dict(disturbed)
         self.jobs: list[Job] = []
 
     def do(self, job: Job) -> Answer:
@@ -110,7 +113,7 @@ class SimulatedBench:
 
     def _sample_seconds(self, config: Mapping[str, Any]) -> float:
         size, workers = config["data"]["global_batch_size"], workers_of(config)
-        step = self.step_seconds(size, workers)
+        step = self.step_seconds(size, workers) * self._disturbed.pop(size, 1.0)
         return step / size
 
     def step_seconds(self, size: int, workers: int) -> float:
@@ -349,9 +352,9 @@ def test_where_the_critical_batch_grows_so_does_the_recommended_one() -> None:
 @pytest.mark.parametrize(
     ("linear_to", "sqrt_to", "rules", "rule"),
     [
-        (128, 10**6, "linear up to a batch of 128, sqrt up to 512", "linear"),
+        (128, 10**6, "linear up to a batch of 128, sqrt at 512", "linear"),
         (64, 10**6, "sqrt up to a batch of 512", "sqrt"),
-        (128, 128, "linear up to a batch of 128, none up to 512", "linear"),
+        (128, 128, "linear up to a batch of 128, none at 512", "linear"),
     ],
 )
 def test_the_rule_that_works_is_taken_where_the_usual_one_breaks(
@@ -366,7 +369,7 @@ def test_the_rule_that_works_is_taken_where_the_usual_one_breaks(
     [
         (SHORT, 0.909, 400.0, None, "adascale up to a batch of 512"),
         (LONG, 0.97, 400.0, None, "adascale up to a batch of 512"),
-        (LONG, 0.968, 30.0, 3000.0, "linear up to a batch of 64, adascale up to 512"),
+        (LONG, 0.968, 30.0, 3000.0, "linear up to a batch of 64, adascale from 128 to 512"),
     ],
 )
 def test_adascale_is_recommended_where_no_fixed_rule_works(
@@ -388,6 +391,16 @@ def test_where_a_step_takes_as_long_as_its_samples_the_config_stays_as_it_is() -
     found = study(SimulatedBench(100.0, step_seconds=(0.0, 1e-4)))
     assert found.recommended == {}
     assert found.verifications == ()
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("disturbed", [{OWN: 4.0}, {64: 4.0}, {128: 4.0, 256: 3.0}])
+def test_steps_that_other_programs_have_lengthened_are_measured_again(
+    disturbed: dict[int, float], verify: bool
+) -> None:
+    found = study(SimulatedBench(400.0, disturbed=disturbed), verify=verify)
+    assert found == study(SimulatedBench(400.0), verify=verify)
+    assert found.recommended
 
 
 def test_an_answer_that_changes_nothing_names_a_faster_row_that_was_not_measured() -> None:
