@@ -25,6 +25,7 @@ from paceline.batch_scaling.prediction_spread import spread_of
 from paceline.batch_scaling.step_time import MeasuredStep, StepTimeModel, fit_step_time, held_out_errors
 from paceline.batch_scaling.study_jobs import WINDOW_SECONDS, WINDOWS, StudyJobs
 from paceline.batch_scaling.target import reached_in, target_of
+from paceline.batch_scaling.texts import batch_text, recommended_sizes, seconds_text
 from paceline.batch_scaling.verification import LEVELS, check_larger_batch, verify
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
@@ -215,8 +216,15 @@ class ScaleStudy:
             self._note_that_none_is_faster(found, plan)
             return found
         verified = verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)], checked)
-        # the verification has corrected the critical batch size that the table was made with
-        return verified if verified.critical == found.critical else _with_table(verified, plan, steps)
+        if verified.critical != found.critical:  # the verification has corrected what the table was made with
+            verified = _with_table(verified, plan, steps)
+        knee = verified.knee
+        if verified.recommended and knee is not None and knee.global_batch_size > max(recommended_sizes(verified)):
+            self._jobs.notes.append(
+                f"since these trainings, {batch_text([knee.global_batch_size], knee.workers)} is predicted to be "
+                f"faster still ({seconds_text(knee.seconds)}); it was not trained to the target"
+            )
+        return verified
 
     def _predicted(self, found: ScaleFindings, plan: StudyPlan, candidates: Sequence[Candidate]) -> ScaleFindings:
         if not candidates:

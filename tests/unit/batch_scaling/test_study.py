@@ -20,7 +20,7 @@ from paceline.batch_scaling.preview import ScalePreview
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.target import target_of
-from paceline.batch_scaling.texts import rows_of, summary_text
+from paceline.batch_scaling.texts import recommended_sizes, rows_of, summary_text
 from paceline.batch_scaling.verification import LEVELS, LOOK_SHARES, looks, speedup_of
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import NO_ROOM, Answer, Job
@@ -391,6 +391,15 @@ def test_where_a_step_takes_as_long_as_its_samples_the_config_stays_as_it_is() -
     found = study(SimulatedBench(100.0, step_seconds=(0.0, 1e-4)))
     assert found.recommended == {}
     assert found.verifications == ()
+
+
+def test_a_larger_batch_that_turns_out_to_be_faster_still_is_named() -> None:
+    found = study(SimulatedBench(60.0, verified_critical=1000.0))
+    (size,) = recommended_sizes(found)
+    assert found.knee is not None
+    assert found.knee.global_batch_size > size
+    assert any(f"batch {found.knee.global_batch_size}" in note and "faster still" in note for note in found.notes)
+    assert not any("faster still" in note for note in study(SimulatedBench(400.0)).notes)
 
 
 @pytest.mark.parametrize("verify", [True, False])
