@@ -16,6 +16,8 @@ TWO_SIDED = 2.0
 """Standard deviations on each side of a 95 % interval."""
 NEAR = 1.1
 """Within this factor of the fastest time, a smaller batch is the knee."""
+MOST_OF_SAVING = 0.8
+"""Least share of the time that the fastest batch saves, for a smaller one to be preferred to it."""
 
 
 def fastest_not_considered(found: ScaleFindings) -> ScaleRow | None:
@@ -104,6 +106,20 @@ def fastest_of(rows: Sequence[ScaleRow]) -> ScaleRow | None:
 def cheapest_of(rows: Sequence[ScaleRow]) -> ScaleRow | None:
     """Return the row with the fewest worker-seconds of those in reach."""
     return min((row for row in rows if row.is_in_reach), key=lambda row: row.worker_seconds, default=None)
+
+
+def first_candidate(rows: Sequence[ScaleRow], own_seconds: float) -> ScaleRow | None:
+    """Return the smallest batch whose time is nearly the fastest's, and that saves most of the time that the fastest
+    saves: with few seeds, a small saving cannot be shown. None without rows.
+
+    Args:
+        own_seconds: of the config as it is.
+    """
+    fastest = fastest_of(rows)
+    if fastest is None:
+        return None
+    least = MOST_OF_SAVING * (own_seconds - fastest.seconds)
+    return knee_of([row for row in rows if own_seconds - row.seconds >= least])
 
 
 def knee_of(rows: Sequence[ScaleRow]) -> ScaleRow | None:

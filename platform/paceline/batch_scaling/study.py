@@ -18,7 +18,7 @@ from paceline.batch_scaling.branching import train_branches
 from paceline.batch_scaling.candidate import LEAST_GAIN, Candidate, growing_candidate
 from paceline.batch_scaling.critical_batch import CriticalBatch, critical_batch, smallest_untrainable
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
-from paceline.batch_scaling.goodput import cheapest_of, fastest_of, goodput_table, knee_of
+from paceline.batch_scaling.goodput import cheapest_of, fastest_of, first_candidate, goodput_table, knee_of
 from paceline.batch_scaling.lr_rules import rules_that_held
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.prediction_spread import spread_of
@@ -247,15 +247,15 @@ class ScaleStudy:
     def _candidates(self, found: ScaleFindings, plan: StudyPlan) -> list[Candidate]:
         """Return the candidates that are predicted to be faster than the config as it is.
 
-        The order is: a growing batch size if that is faster than any fixed one; then the knee, since a smaller batch
-        that is hardly slower is the smaller change; then the others, the fastest first.
+        The order is: a growing batch size if that is faster than any fixed one; then the smallest batch that is hardly
+        slower than the fastest, since it is the smaller change; then the others, the fastest first.
         """
         own_row = _own_row(found, plan)
         assert own_row is not None
         larger = _larger_rows(found, plan)
         rows = [row for row in larger if row.is_in_reach and row.seconds * LEAST_GAIN <= own_row.seconds]
-        knee = knee_of(rows)
-        rows.sort(key=lambda row: (row != knee, row.seconds))
+        first = first_candidate(rows, own_row.seconds)
+        rows.sort(key=lambda row: (row != first, row.seconds))
         fixed = [Candidate.of_row(row, found.rules) for row in rows]
         growing = self._growing(found, plan, [own_row, *larger])
         if growing is not None and growing.seconds * LEAST_GAIN <= min(row.seconds for row in (own_row, *rows)):

@@ -166,7 +166,7 @@ def verify(
             jobs.notes.append(f"{candidate.text} is not recommended: {seconds}")
             continue
         found = _compared(plan, jobs, found, own, other, seconds, level)
-        break  # the next one is predicted to gain less
+        break  # the next one is predicted to gain hardly more
     return _corrected(found, plan, own, tried)
 
 

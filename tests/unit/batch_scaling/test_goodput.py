@@ -1,12 +1,13 @@
 """The table of batch sizes and workers, and the rows that are pointed out."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from paceline.batch_scaling.critical_batch import CriticalBatch
 from paceline.batch_scaling.findings import ScaleRow
-from paceline.batch_scaling.goodput import cheapest_of, fastest_of, goodput_table, knee_of
+from paceline.batch_scaling.goodput import cheapest_of, fastest_of, first_candidate, goodput_table, knee_of
 from paceline.batch_scaling.step_time import StepTimeModel
 
 SIZES = [32, 64, 128, 256]
@@ -71,3 +72,21 @@ def test_a_target_beyond_the_configs_length_is_out_of_reach() -> None:
     fastest = fastest_of(rows)
     assert fastest is not None
     assert fastest.is_in_reach
+
+
+@pytest.mark.parametrize(
+    ("own", "seconds", "size"),
+    [
+        (5.0, {64: 4.55, 128: 4.2, 256: 4.3}, 128),  # 64 is nearly as fast, but saves hardly more than half as much
+        (10.0, {64: 2.1, 128: 2.0, 256: 2.5}, 64),
+        (10.0, {64: 2.5, 128: 2.0, 256: 1.95}, 128),  # 64 saves 93 %, and is not nearly as fast
+    ],
+)
+def test_the_first_candidate_is_small_and_saves_nearly_as_much_as_the_fastest(
+    own: float, seconds: dict[int, float], size: int
+) -> None:
+    rows = [replace(row(table(critical=inf), each), seconds=value) for each, value in seconds.items()]
+    first = first_candidate(rows, own)
+    assert first is not None
+    assert first.global_batch_size == size
+    assert first_candidate([], own) is None
