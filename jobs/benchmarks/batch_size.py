@@ -10,7 +10,8 @@ grid    the config is trained with each batch size, learning-rate rule and seed,
         what the grid measured, the critical batch size fitted to either, and the samples that both spent. The best of
         so many cells is partly the luckiest one, so that the recommendation, the grid's best and the config as it is
         are trained again with `--fresh` further seeds, and compared seed by seed: times and steps to the target, and
-        the metric at the end. `--picture FILE` draws the samples to the target.
+        the metric at the end. `--picture FILE` draws the samples to the target. `--cells FILE` takes the cells from a
+        record: another version of `scale` is judged by the same grid.
 noise   steps of the same config with two micro-batches: `off`, `off again` (A/A), and `on` with `trainer.noise_scale`,
         in turns. Shown is the time of a step over that of `off` in the same round.
 """
@@ -193,6 +194,13 @@ def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: 
     return cells, spent
 
 
+def recorded_grid(plan: StudyPlan, results: Path) -> tuple[list[Cell], int]:
+    """Read every cell from a record; return all, and the samples that they took."""
+    raw = json.loads(results.read_text())["grid"]["raw"]["cells"]
+    cells = [Cell(each["size"], each["rule"], tuple(each["samples"]), each["sample_seconds"]) for each in raw]
+    return cells, sum(len(cell.samples) for cell in cells) * plan.samples
+
+
 def best_of(cells: Sequence[Cell]) -> list[Cell]:
     """Return the cell with the best rule for each batch size."""
     sizes = sorted({cell.size for cell in cells})
@@ -231,13 +239,23 @@ def draw(
 
 
 def measure_grid(
-    config: ExperimentConfig, seeds: int, doublings: int, fresh: int, picture: Path | None, benchmark: Benchmark
+    config: ExperimentConfig,
+    seeds: int,
+    doublings: int,
+    fresh: int,
+    picture: Path | None,
+    record: Path | None,
+    benchmark: Benchmark,
 ) -> Part:
-    """Compare the answer of `scale` with the whole grid."""
+    """Compare the answer of `scale` with the whole grid.
+
+    Args:
+        record: results of this config that have the cells of the grid; None: they are trained.
+    """
     plan = StudyPlan.of(config, look([config], {}, DistContext.current()))
     own = plan.own_batch_size
     sizes = [size for size in (own * 2**number for number in range(doublings + 1)) if size <= plan.train_samples]
-    grid, spent = measured_grid(plan, sizes, seeds, benchmark)
+    grid, spent = recorded_grid(plan, record) if record else measured_grid(plan, sizes, seeds, benchmark)
     cells = best_of(grid)
     with tempfile.TemporaryDirectory() as folder:
         changed = config.with_overrides({"storage.path": folder, "tracking.uri": f"sqlite:///{folder}/mlflow.db"})
@@ -348,6 +366,8 @@ def main() -> int:
     benchmark.parser.add_argument("--target", default=TARGET, help="metric=value, of `scale` and of the grid")
     benchmark.parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of the config")
     benchmark.parser.add_argument("--picture", type=Path, metavar="FILE", help="PNG of the part grid")
+    text = "results.json of a record with the same config, to take the cells of the grid from"
+    benchmark.parser.add_argument("--cells", type=Path, metavar="FILE", help=text)
     benchmark.number("--seeds", 3, 2, "of each cell of the grid", least=2)
     benchmark.number("--doublings", DOUBLINGS, 2, "of the config's batch size in the grid")
     benchmark.number("--fresh", 16, 2, "seeds of the fresh trainings", least=2)
@@ -364,7 +384,9 @@ def main() -> int:
     section: Mapping[str, Any] = {**json.loads(config.scale.model_dump_json() if config.scale else "{}"), **goal}
     config = config.with_overrides({"sweep": None, "tuneup": None, "scale": section})
     measures = {
-        "grid": lambda: measure_grid(config, args.seeds, args.doublings, args.fresh, args.picture, benchmark),
+        "grid": lambda: measure_grid(
+            config, args.seeds, args.doublings, args.fresh, args.picture, args.cells, benchmark
+        ),
         "noise": lambda: measure_noise(config, args.rounds, args.steps, benchmark),
     }
     return benchmark.finish({part: measure() for part, measure in measures.items() if part in (args.parts or parts)})
