@@ -127,7 +127,6 @@ class ResumableBench:
             answer = Answer(problem=f"the {self._study.noun} was ended by it {self._log.losses} times", kind="lost")
         else:
             answer = self._done(job, digest)
-        self._require_folder()  # writing the journal would make it again
         self._spent.pass_on()
         self._log.finish(Done(digest, answer, self._spent()))
         return answer
@@ -149,16 +148,21 @@ class ResumableBench:
             self._refuse(answer, job)
             return answer
         except RunFailed:  # the workers are gone
-            with suppress(EnvironmentFault):
-                self._log.lose()
+            self._note(self._log.lose)
             raise
         except BaseException:
-            with suppress(EnvironmentFault):
-                self._log.leave()
+            self._note(self._log.leave)
             raise
+
+    def _note(self, ending: Callable[[], None]) -> None:
+        """Write how a job without an answer ended, unless the folder is gone: that would make it again."""
+        if not self._folder.is_removed:
+            with suppress(EnvironmentFault):
+                ending()
 
     def _refuse(self, answer: Answer, job: Job) -> None:
         """Raise an error where a job failed because of the study's folder. That does not count as its result."""
+        self._require_folder()
         if job.folder and answer.kind == "full_disk":
             message = (
                 f"{job.folder} takes no checkpoint more (full, over its quota or read-only): free space, and the same "

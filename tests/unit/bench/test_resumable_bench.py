@@ -203,15 +203,18 @@ def test_a_full_disk_of_the_users_is_the_result_of_a_job_that_has_no_folder(tmp_
     assert answer == FULL
 
 
-@pytest.mark.parametrize("is_within", [True, False])
-def test_a_study_ends_at_the_job_during_which_its_folder_was_removed(tmp_path: Path, is_within: bool) -> None:
+@pytest.mark.parametrize(("is_within", "answer"), [(True, Answer()), (True, LOST), (True, FULL), (False, Answer())])
+def test_a_study_ends_at_the_job_during_which_its_folder_was_removed(
+    tmp_path: Path, is_within: bool, answer: Answer
+) -> None:
     folder = study_folder(tmp_path / "study")
 
     class Removing(CountingBench):
         def do(self, job: Job) -> Answer:
             if is_within and job.options:
                 shutil.rmtree(folder.path)
-            return super().do(job)
+            super().do(job)
+            return answer if job.options else Answer()
 
     bench = Removing()
     with closing(JobLog(folder.path, in_process=True)) as log:
