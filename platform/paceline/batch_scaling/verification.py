@@ -3,8 +3,9 @@
     seconds to the target = optimizer steps to it * seconds of a step
 
 The steps scatter between seeds, partly in common: with the same seed, both begin with the same weights and see the
-samples in the same order. So they are compared seed by seed (Student's test for paired samples). The time of a step is
-measured in turns, so that what slows the machine for a while does not decide.
+samples in the same order. So they are compared seed by seed (Student's test for paired samples, whose variance is
+moderated by the usual one). The time of a step is measured in turns, so that what slows the machine for a while does
+not decide.
 
 Where no candidate is predicted to be faster, one larger batch is trained all the same, with one seed. All trainings to
 the target correct the critical batch size.
@@ -32,9 +33,13 @@ LEVELS = (0.04, 0.01)
 LOOK_SHARES = (0.2, 0.4, 0.4)
 """Share of a candidate's chance that is spent at each of the `looks`."""
 
-USUAL_SCATTER = 0.1
-"""Usual standard deviation of the logarithm of the ratio of the samples with two batch sizes and one seed. It was 0.04
-to 0.13 in the grids of three models."""
+USUAL_SCATTER = 0.13
+"""Usual standard deviation, over the seeds, of the logarithm of the ratio of the samples with two batch sizes."""
+USUAL_FREEDOM = 2
+"""Degrees of freedom that it counts for.
+
+The grids of four models (`docs/records/*_cpu_batch_size*`) have a scatter of 0.127 with 4.3 degrees. Fewer count, so
+that false recommendations stay below 5 % for a model whose samples scatter by up to 0.25."""
 
 
 def looks(num_seeds: int) -> tuple[int, int, int]:
@@ -50,17 +55,21 @@ class Speedup(NamedTuple):
     """Time of the config as it is over that of a candidate, as the logarithm."""
 
     log_ratio: float
-    seed_error: float
-    """Standard error over the seeds."""
+    scatter: float
+    """Standard deviation over the seeds."""
+    num_seeds: int
     step_error: float
     """Standard error of the time of a step, which further seeds do not change."""
-    freedom: int
-    """Degrees of freedom."""
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom."""
+        return USUAL_FREEDOM + self.num_seeds - 1
 
     @property
     def standard_error(self) -> float:
         """Standard error of the logarithm."""
-        return hypot(self.seed_error, self.step_error)
+        return hypot(self.scatter / sqrt(self.num_seeds), self.step_error)
 
     @property
     def estimate(self) -> float:
@@ -68,7 +77,7 @@ class Speedup(NamedTuple):
         return exp(self.log_ratio)
 
     def lower_limit(self, level: float) -> float:
-        """Return the one-sided lower confidence limit of the ratio (Student's t).
+        """Return the one-sided lower confidence limit of the ratio (moderated Student's t).
 
         Args:
             level: chance that the ratio is below the limit.
@@ -79,8 +88,7 @@ class Speedup(NamedTuple):
 
     def with_seeds(self, num_seeds: int) -> "Speedup":
         """Return what this number of seeds would show if estimate and scatter stayed as they are."""
-        seed_error = self.seed_error * sqrt((self.freedom + 1) / num_seeds)
-        return self._replace(seed_error=seed_error, freedom=num_seeds - 1)
+        return self._replace(num_seeds=num_seeds)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return both confidence limits of the ratio; `level` is the chance that it is below the lower one."""
@@ -97,11 +105,25 @@ def speedup_of(own: Verification, other: Verification, resolution: float) -> Spe
     pairs = zip(own.samples, other.samples, strict=True)
     logs = [log(mine / theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
     # the true value of each is anywhere between the evaluations: a uniform distribution
-    rounding = 2 * (resolution / own.mean_samples) ** 2 / 12
-    seed_error = sqrt(max(stdev(logs) ** 2, rounding) / len(logs))
+    rounding = resolution / own.mean_samples * sqrt(2 / 12)
     turns = [log(mine / theirs) for mine, theirs in zip(own.sample_seconds, other.sample_seconds, strict=True)]
     step_error = stdev(turns) / sqrt(len(turns)) if len(turns) > 1 else 0.0
-    return Speedup(fmean(logs) + fmean(turns), seed_error, step_error, len(logs) - 1)
+    return Speedup(fmean(logs) + fmean(turns), max(moderated_scatter(logs), rounding), len(logs), step_error)
+
+
+def moderated_scatter(logs: Sequence[float]) -> float:
+    """Return the standard deviation between seeds, moderated by the usual one (Smyth 2004, doi:10.2202/1544-6115.1027,
+    section 3).
+
+    Few seeds hardly tell how much they scatter. Student's t with this standard deviation has `USUAL_FREEDOM` more
+    degrees of freedom.
+
+    Args:
+        logs: logarithms of the ratio of the samples, one for each seed.
+    """
+    freedom = len(logs) - 1
+    own = stdev(logs) if freedom else 0.0
+    return sqrt((USUAL_FREEDOM * USUAL_SCATTER**2 + freedom * own**2) / (USUAL_FREEDOM + freedom))
 
 
 @dataclass
@@ -293,11 +315,8 @@ def _ratio_of(own: Trained, other: Trained, plan: StudyPlan) -> SamplesRatio:
     logs = [
         log((samples or plan.samples) / (own.samples[seed] or plan.samples)) for seed, samples in other.samples.items()
     ]
-    scatter = stdev(logs) if len(logs) > 1 else 0.0
-    # few seeds hardly tell how much they scatter: the usual value counts as one more of them
-    variance = (USUAL_SCATTER**2 + (len(logs) - 1) * scatter**2) / len(logs)
-    misses = None in other.samples.values()
-    return SamplesRatio(other.candidate.largest, exp(fmean(logs)), sqrt(variance / len(logs)), misses)
+    error = moderated_scatter(logs) / sqrt(len(logs))
+    return SamplesRatio(other.candidate.largest, exp(fmean(logs)), error, None in other.samples.values())
 
 
 def _train(plan: StudyPlan, jobs: StudyJobs, found: ScaleFindings, trained: Trained, seed: int) -> None:
