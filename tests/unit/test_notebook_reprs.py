@@ -10,6 +10,7 @@ import pytest
 from paceline import ExperimentConfig, MemoryPlan, RunResult, SweepResult, TuneupResult, load_config
 from paceline.config.derived import derive
 from paceline.sweeps.trial import Trial
+from support.bench.study_fields import study_fields
 from support.reports.page import parsed
 from support.tuneup.findings import findings
 
@@ -81,7 +82,8 @@ def tuneup() -> TuneupResult:
     found = findings()
     failed = replace(found.techniques[-1], name=HOSTILE, reason=f"no answer from {ADDRESS}")
     found = replace(found, techniques=(*found.techniques, failed), notes=(HOSTILE, f"password={SECRET}"))
-    return TuneupResult("t", "x", found, config(), "recommended.yaml", "report.html", Path(), 1.0, ADDRESS, None)
+    fields = study_fields(config(), Path(), recommended="recommended.yaml", report="report.html", url=ADDRESS)
+    return TuneupResult(tuneup_id="t", findings=found, **fields)
 
 
 def rows_of(html: str) -> dict[str, str]:

@@ -1,14 +1,13 @@
 """Result of `scale`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.batch_scaling.findings import ScaleFindings
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.texts import HEADING, critical_text, noise_text, rows_of, summary_text, time_text
 from paceline.bench.notebook_tables import notebook_tables
-from paceline.cluster.listener import UI_HINT
+from paceline.bench.study_result import StudyResult
 from paceline.config.experiment import ExperimentConfig
 from paceline.config.overrides import override_texts
 from paceline.redaction import redact
@@ -17,25 +16,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, repr=False)
-class ScaleResult:
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ScaleResult(StudyResult):
     """A finished study of batch sizes."""
 
     scale_id: str
-    name: str
     findings: ScaleFindings
-    config: ExperimentConfig
-    """The config as it was."""
-    recommended_path: str
-    """File with the recommended config, which `train` accepts; empty where no file can hold it."""
-    report_path: str
-    """The report as one HTML file."""
-    folder: Path
-    wall_seconds: float
-    mlflow_url: str | None
-    mlflow_run_id: str | None
-    needs_ui: bool = False
-    """True if the link needs `paceline ui` to be running."""
 
     @property
     def recommended(self) -> ExperimentConfig:
@@ -56,10 +42,7 @@ class ScaleResult:
             "name": self.name,
             "summary": redact(summary_text(self.findings)),
             **findings_json(self.findings),
-            "recommended_path": self.recommended_path,
-            "report_path": self.report_path,
-            "wall_seconds": self.wall_seconds,
-            "mlflow_url": self.mlflow_url,
+            **self._places_json(),
         }
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -68,7 +51,7 @@ class ScaleResult:
 
     def rows(self) -> list[tuple[str, str]]:
         """Rows below the table: label and text."""
-        found, link = self.findings, self.mlflow_url or ""
+        found = self.findings
         rows = [
             ("summary", summary_text(found)),
             ("target", found.target.text),
@@ -79,10 +62,7 @@ class ScaleResult:
             ("time", time_text(found)),
             ("samples spent", f"{found.samples_spent:,}"),
             *(("note", note) for note in found.notes),
-            ("config", self.recommended_path),
-            ("report", self.report_path),
-            ("wall time", f"{self.wall_seconds:.0f} s"),
-            ("MLflow", f"{link}{UI_HINT if self.needs_ui else ''}" if link else ""),
+            *self._place_rows(),
         ]
         return [(label, text) for label, text in rows if text]
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from paceline.bench.jobs import StudyKind
@@ -12,10 +11,10 @@ from paceline.bench.mlflow_record import record_of
 from paceline.bench.resumable_bench import SpentTime
 from paceline.bench.study_folder import StudyFolder
 from paceline.bench.study_launch import StudyPlace
+from paceline.bench.study_result import StudyResult
 from paceline.cluster.listener import Stages
 from paceline.cluster.run_folder import SUMMARY, folder_removed, writable
 from paceline.cluster.train import unsent_text
-from paceline.config.experiment import ExperimentConfig
 from paceline.durable import write_durably
 from paceline.errors import EnvironmentFault
 from paceline.redaction import redact
@@ -44,21 +43,6 @@ class StudyAnswer:
     """The HTML file."""
 
 
-@dataclass(frozen=True)
-class StudyEnd:
-    """Places of the answer. The result of a study has these fields."""
-
-    name: str
-    config: ExperimentConfig
-    recommended_path: str
-    report_path: str
-    folder: Path
-    wall_seconds: float
-    mlflow_url: str | None
-    mlflow_run_id: str | None
-    needs_ui: bool
-
-
 def end_study(
     place: StudyPlace[F],
     study: StudyKind,
@@ -66,7 +50,7 @@ def end_study(
     spent: SpentTime,
     listener: Stages,
     send: Callable[[RunRecord], UploadReport],
-    result_of: Callable[[StudyEnd], R],
+    result_of: Callable[[StudyResult], R],
     on_result: Callable[[R], object] | None,
 ) -> R:
     """Write the answer to the folder, record it in MLflow, and mark the study as finished.
@@ -82,7 +66,7 @@ def end_study(
         _write(place.folder, study, answer)
         report = _recorded(place, study, listener, send)
     wall_seconds = spent.exact
-    result = result_of(_end(place, answer, wall_seconds, report))
+    result = result_of(_result(place, answer, wall_seconds, report))
     if on_result is not None:
         on_result(result)
     with _not_lost(answer), writable(place.folder.path):
@@ -114,9 +98,9 @@ def _recorded(
     return report
 
 
-def _end(place: StudyPlace[F], answer: StudyAnswer, wall_seconds: float, report: UploadReport) -> StudyEnd:
+def _result(place: StudyPlace[F], answer: StudyAnswer, wall_seconds: float, report: UploadReport) -> StudyResult:
     folder = place.folder
-    return StudyEnd(
+    return StudyResult(
         name=place.config.name,
         config=place.config,
         recommended_path=str(folder.recommended) if answer.recommended is not None else "",

@@ -1,11 +1,10 @@
 """Result of `tuneup`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.bench.notebook_tables import notebook_tables
-from paceline.cluster.listener import UI_HINT
+from paceline.bench.study_result import StudyResult
 from paceline.config.experiment import ExperimentConfig
 from paceline.redaction import redact
 from paceline.tuneups.answer import changes_text
@@ -18,25 +17,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, repr=False)
-class TuneupResult:
+@dataclass(frozen=True, repr=False, kw_only=True)
+class TuneupResult(StudyResult):
     """A finished tune-up."""
 
     tuneup_id: str
-    name: str
     findings: Findings
-    config: ExperimentConfig
-    """The config that was tuned."""
-    recommended_path: str
-    """File with the recommended config, which `train` accepts; empty where no file can hold it."""
-    report_path: str
-    """The report as one HTML file."""
-    folder: Path
-    wall_seconds: float
-    mlflow_url: str | None
-    mlflow_run_id: str | None
-    needs_ui: bool = False
-    """True if the link needs `paceline ui` to be running."""
 
     @property
     def techniques(self) -> tuple[TechniqueResult, ...]:
@@ -69,10 +55,7 @@ class TuneupResult:
             "name": self.name,
             "summary": redact(summary_text(self.name, self.findings)),
             **findings_json(self.findings),
-            "recommended_path": self.recommended_path,
-            "report_path": self.report_path,
-            "wall_seconds": self.wall_seconds,
-            "mlflow_url": self.mlflow_url,
+            **self._places_json(),
         }
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -83,7 +66,6 @@ class TuneupResult:
         """Rows below the table of techniques: label and text."""
         found = self.findings
         together = speed_text(found.speedup, found.speedup_interval) if found.recommended else without_gain(found)
-        link = self.mlflow_url or ""
         rows = [
             ("noise", noise_text(found.noise)),
             ("bottleneck", found.bottleneck),
@@ -92,10 +74,7 @@ class TuneupResult:
             ("quality", quality_text(found.quality) if found.recommended else ""),
             ("summary", summary_text(self.name, found)),
             *(("note", note) for note in found.notes),
-            ("config", self.recommended_path),
-            ("report", self.report_path),
-            ("wall time", f"{self.wall_seconds:.0f} s"),
-            ("MLflow", f"{link}{UI_HINT if self.needs_ui else ''}" if link else ""),
+            *self._place_rows(),
         ]
         return [(label, text) for label, text in rows if text]
 

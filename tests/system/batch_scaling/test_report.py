@@ -14,6 +14,7 @@ from paceline.batch_scaling.report_page import report_html
 from paceline.batch_scaling.result import ScaleResult
 from paceline.batch_scaling.texts import count_text
 from support.batch_scaling.findings import GROWING, OWN, SIZES, findings
+from support.bench.study_fields import study_fields
 from support.reports.page import Node, page_from, parsed, sections
 from support.toys import toy_config
 
@@ -105,7 +106,8 @@ def test_names_that_are_markup_stay_text_everywhere() -> None:
 
 def test_the_result_shows_itself_as_table_frame_and_json(tmp_path: Path) -> None:
     report = str(tmp_path / "report.html")
-    result = ScaleResult("id", "toy", findings(), toy_config(), "", report, tmp_path, 1.0, None, None)
+    fields = study_fields(toy_config(), tmp_path, report=report)
+    result = ScaleResult(scale_id="id", findings=findings(), **fields)
     rows = [row.cells for row in parsed(result._repr_html_()).all("tr") if len(row.cells) > 2]
     assert [row[0] for row in rows][::3] == [str(size) for size in SIZES]
     assert result.to_json()["report_path"] == dict(result.rows())["report"] == report

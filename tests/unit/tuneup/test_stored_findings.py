@@ -11,6 +11,7 @@ import pytest
 from paceline.tuneups.outcome import Findings, Quality
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.stored_findings import findings_json, findings_of
+from support.bench.study_fields import study_fields
 from support.toys import toy_config
 from support.tuneup.findings import findings
 
@@ -30,7 +31,7 @@ def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None
     first = replace(known.techniques[0], speedup_interval=(0.0, inf), quality=unsure, overrides={"optimizer.lr": [inf]})
     beside = replace(known.beside[0], speedup_interval=(0.0, inf))
     found = replace(known, techniques=(first, *known.techniques[1:]), noise=None, quality=unsure, beside=(beside,))
-    told = TuneupResult("id", "toy", found, toy_config(), "", "", tmp_path, 1.0, None, None).to_json()
+    told = TuneupResult(tuneup_id="id", findings=found, **study_fields(toy_config(), tmp_path)).to_json()
     plain = json.loads(json.dumps(told), parse_constant=no_number)
     assert plain["techniques"][0]["quality"]["interval"] == [None, None]
     unsure = replace(unsure, difference=None)

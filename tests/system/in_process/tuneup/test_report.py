@@ -23,6 +23,7 @@ from paceline.tuneups.report_page import report_html
 from paceline.tuneups.result import TuneupResult
 from paceline.tuneups.stored_findings import findings_json, findings_of, technique_json
 from paceline.tuneups.texts import quality_text, technique_cells, without_gain
+from support.bench.study_fields import study_fields
 from support.golden import Golden
 from support.reports.page import Node, page_from, parsed, sections
 from support.toys import toy_config
@@ -302,7 +303,7 @@ def test_the_result_shows_itself_as_text_table_and_frame(tmp_path: Path, golden:
         recommended={"data.cache": "memory"},
         techniques=(*findings().techniques[:5], *findings("<b>").techniques),
     )
-    result = TuneupResult("id", "toy", found, toy_config(), "", "", tmp_path, 1.0, None, None)
+    result = TuneupResult(tuneup_id="id", findings=found, **study_fields(toy_config(), tmp_path))
     rows = {row.cells[0]: row.cells for row in parsed(result._repr_html_()).all("tr") if row.cells}
     assert rows["cache"][:4] == ["cache", "gain", "2.74x (2.72-2.76)", "1.00x"]
     assert [rows[name][3] for name in ("bf16", "channels-last", "seldom-logged")] == ["0.61x", "~1.04x", "-"]
