@@ -12,6 +12,19 @@ INTRODUCTION = """\
 `import paceline` imports neither torch nor Ray: each name is imported when it is first used. Everything that is not on
 this page may change without notice."""
 FOLDER = Path(paceline.__file__).parent
+FINDINGS = {
+    "paceline.batch_scaling.findings": (
+        "ScaleFindings",
+        "TargetMetric",
+        "ScaleRow",
+        "Verification",
+        "LargerBatchCheck",
+    ),
+    "paceline.batch_scaling.critical_batch": ("CriticalBatch", "Branch"),
+    "paceline.batch_scaling.lr_rules": ("LrRules",),
+    "paceline.tuneups.outcome": ("Findings", "TechniqueResult", "Quality"),
+}
+"""Classes of what the results of studies hold, by module."""
 
 
 def page() -> str:
@@ -26,6 +39,10 @@ def page() -> str:
     lines += ["", "## Classes"]
     for name in classes:
         lines += _class(*found[name])
+    lines += ["", "## Findings", "", "The results of `scale` and `tuneup` hold these in `findings`."]
+    for module, held in FINDINGS.items():
+        for name in held:
+            lines += _class(*_definition(module, name), f"{module}.{name}")
     return "\n".join([*lines, ""])
 
 
@@ -90,10 +107,10 @@ def _annotation(node: ast.expr) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
 
 
-def _class(module: str, statement: ast.stmt) -> Iterator[str]:
+def _class(module: str, statement: ast.stmt, title: str = "") -> Iterator[str]:
     assert isinstance(statement, ast.ClassDef)
     bases = ", ".join(ast.unparse(base) for base in statement.bases)
-    yield from ["", f"### paceline.{statement.name}", "", "```python no-run"]
+    yield from ["", f"### {title or f'paceline.{statement.name}'}", "", "```python no-run"]
     yield from [f"class {statement.name}({bases}): ..." if bases else f"class {statement.name}: ...", "```"]
     yield from ["", *paragraphs(ast.get_docstring(statement) or "")]
     members: dict[str, list[str]] = {}
