@@ -76,11 +76,23 @@ class Places:
 
 
 def explain(errors: Sequence[ErrorDetails], tree: Any, places: Places) -> list[Problem]:
-    """Return the problems behind pydantic's errors; errors of several variants of a union are one problem."""
+    """Return the problems behind pydantic's errors; errors of several variants of a union are one problem.
+
+    Where a list or mapping fits one variant but for a value in it, only that value is a problem.
+    """
     keyed = [(_key(error, tree), error) for error in errors]
+    keyed = [(key, error) for key, error in keyed if not (_is_another_type(error) and _is_above(key, keyed))]
     keyed.sort(key=lambda pair: dotted(pair[0]))
     found = [_explain_one(key, [e for _, e in group], tree) for key, group in groupby(keyed, key=lambda pair: pair[0])]
     return [replace(problem, place=places.of(problem.key)) for problem in found]
+
+
+def _is_another_type(error: ErrorDetails) -> bool:
+    return error["type"] == "literal_error" and isinstance(error["input"], list | Mapping)
+
+
+def _is_above(key: Key, keyed: Sequence[tuple[Key, ErrorDetails]]) -> bool:
+    return any(len(other) > len(key) and other[: len(key)] == key for other, _ in keyed)
 
 
 def selector_problems(tree: Any) -> list[Problem]:

@@ -22,6 +22,8 @@ KEYS = [
     ("name: x\ndata: {path: 'own_nets:data'}\n", "missing-key", "model", 1),
     (MODEL + "data: {name: image_folder}\n", "missing-key", "data.root", 3),
     ("trainer:\nseed: 1\n", "wrong-type", "trainer", 4),
+    ("scale: {workers: [0]}\n", "out-of-range", "scale.workers.0", 4),
+    ("scale: {workers: {a: 1}}\n", "wrong-type", "scale.workers", 4),
 ]
 VALUES = [
     ("seed: '7'\n", "wrong-type", "seed", 4),
