@@ -70,19 +70,22 @@ class LargerBatchCheck:
 
 @dataclass(frozen=True)
 class Verification:
-    """Trainings to the target in one way, one for each seed."""
+    """Trainings in one way that have reached the target, one for each seed."""
 
     batch_sizes: tuple[int, ...]
     """The global batch size; several where it grows over the training."""
-    samples: tuple[int | None, ...]
-    """Samples to the target; None where it was not reached."""
+    samples: tuple[int, ...]
+    """Samples to the first evaluation at the target."""
+    smoothed_samples: tuple[float, ...]
+    """Samples to the target, estimated from those to several values of the metric on the way to it, see
+    `milestones`."""
     sample_seconds: tuple[float, ...]
     """Seconds per sample, one for each turn of the measurement."""
 
     @property
     def mean_samples(self) -> float:
-        """Geometric mean over the seeds."""
-        return geometric_mean([each for each in self.samples if each is not None])
+        """Geometric mean of the smoothed samples over the seeds."""
+        return geometric_mean(self.smoothed_samples)
 
     @property
     def seconds(self) -> float:

@@ -9,9 +9,9 @@ from paceline.batch_scaling.findings import StudyFailed
 from paceline.batch_scaling.folder import SCALE
 from paceline.batch_scaling.plan import GIVEN_UP, HALF_BRANCH, StudyPlan
 from paceline.batch_scaling.segment import LOOK
+from paceline.batch_scaling.speedup import LEVELS, looks
 from paceline.batch_scaling.target import OWN_TARGET_SHARE
 from paceline.batch_scaling.texts import start_text
-from paceline.batch_scaling.verification import LEVELS, looks
 from paceline.bench.bench import LocalBench
 from paceline.bench.jobs import Job, part_of
 from paceline.config.experiment import ExperimentConfig

@@ -38,7 +38,7 @@ class VerifiedRow:
 
     sizes: str
     samples: str
-    seconds: float | None
+    seconds: float
     is_own: bool
 
 
@@ -116,8 +116,8 @@ def _verified_rows(findings: ScaleFindings) -> list[VerifiedRow]:
     return [
         VerifiedRow(
             sizes_text(each.batch_sizes),
-            ", ".join("not reached" if count is None else f"{count:,}" for count in each.samples),
-            None if None in each.samples else each.seconds,
+            ", ".join(f"{count:,}" for count in each.samples),
+            each.seconds,
             each is findings.verifications[0],
         )
         for each in findings.verifications

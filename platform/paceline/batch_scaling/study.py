@@ -22,11 +22,13 @@ from paceline.batch_scaling.goodput import cheapest_of, fastest_of, first_candid
 from paceline.batch_scaling.lr_rules import rules_that_held
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.prediction_spread import spread_of
+from paceline.batch_scaling.speedup import LEVELS
 from paceline.batch_scaling.step_time import MeasuredStep, StepTimeModel, fit_step_time, held_out_errors
 from paceline.batch_scaling.study_jobs import WINDOW_SECONDS, WINDOWS, StudyJobs
-from paceline.batch_scaling.target import reached_in, target_of
+from paceline.batch_scaling.target import target_of
+from paceline.batch_scaling.target_trainings import TargetTrainings
 from paceline.batch_scaling.texts import batch_text, recommended_sizes, seconds_text
-from paceline.batch_scaling.verification import LEVELS, check_larger_batch, verify
+from paceline.batch_scaling.verification import check_larger_batch, verify
 from paceline.bench.bench import Bench
 from paceline.bench.clock import Clock
 from paceline.cluster.listener import Stages
@@ -79,16 +81,16 @@ class ScaleStudy:
         plan = self._plan = StudyPlan.of(self._config, jobs.look(self._config))
         self._listener.stage("training the config as it is")
         own = jobs.train_own(plan.own_config(plan.seeds[0]))
-        target, first_reached = target_of(plan, own)
+        target, _ = target_of(plan, own)
         if plan.section.verify:
             trainings = (2 * len(plan.seeds) - len(plan.own_seeds)) * own["seconds"]
             self._clock.reserved = min(trainings, VERIFYING_SHARE * self._clock.budget_seconds)
-        trained, own_samples = {plan.seeds[0]: own}, {plan.seeds[0]: first_reached}
+        trained = {plan.seeds[0]: own}
         for seed in plan.own_seeds[1:]:
             if self._clock.has(own["seconds"]):
                 trained[seed] = jobs.train_own(plan.own_config(seed))
-                if (samples := reached_in(trained[seed], target)) is not None:
-                    own_samples[seed] = samples
+        trainings = TargetTrainings(plan, jobs, target, trained)
+        own_samples = trainings.own_samples
         reached = round(geometric_mean(own_samples.values()))
         branches = train_branches(plan, jobs, self._listener, trained, reached)
         noise = tuple(NoisePoint(*point) for point in own["noise"])
@@ -111,7 +113,7 @@ class ScaleStudy:
             cheapest=None,
             knee=None,
         )
-        found = self._concluded(found, plan)
+        found = self._concluded(found, plan, trainings)
         return replace(found, samples_spent=jobs.samples_spent, notes=tuple(jobs.notes))
 
     def measure_workers(
@@ -158,12 +160,12 @@ class ScaleStudy:
             found[size, count] = MeasuredStep(*self._plan.shares_of(config, size), count, seconds)
         return found
 
-    def _concluded(self, found: ScaleFindings, plan: StudyPlan) -> ScaleFindings:
+    def _concluded(self, found: ScaleFindings, plan: StudyPlan, trainings: TargetTrainings) -> ScaleFindings:
         self._listener.stage("measuring the time of a step")
         steps = self._steps = self._measured_steps(found, plan)
         if not steps.measured:
             return replace(found, undecided="no step could be measured")
-        return self._chosen(_with_table(found, plan, steps), plan, steps)
+        return self._chosen(_with_table(found, plan, steps), plan, steps, trainings)
 
     def _measured_steps(self, found: ScaleFindings, plan: StudyPlan) -> "_Steps":
         largest = max((each.batch_size for each in found.branches), default=plan.own_batch_size)
@@ -191,7 +193,9 @@ class ScaleStudy:
                     measured[size, plan.workers] = MeasuredStep(*plan.shares(size), plan.workers, seconds)
         return measured
 
-    def _chosen(self, found: ScaleFindings, plan: StudyPlan, steps: "_Steps") -> ScaleFindings:
+    def _chosen(
+        self, found: ScaleFindings, plan: StudyPlan, steps: "_Steps", trainings: TargetTrainings
+    ) -> ScaleFindings:
         own_row = _own_row(found, plan)
         if own_row is None:
             return replace(found, undecided="the step of the config as it is could not be measured")
@@ -207,15 +211,14 @@ class ScaleStudy:
         if not plan.section.verify:
             return self._predicted(found, plan, candidates)
         self._clock.reserved = 0.0
-        checked = None
         if not candidates:
-            found, checked = check_larger_batch(plan, self._jobs, self._listener, found)
+            found = check_larger_batch(plan, self._jobs, self._listener, found, trainings)
             found = _with_table(found, plan, steps)
             candidates = self._candidates(found, plan)
         if not candidates:
             self._note_that_none_is_faster(found, plan)
             return found
-        verified = verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)], checked)
+        verified = verify(plan, self._jobs, self._listener, found, candidates[: len(LEVELS)], trainings)
         if verified.critical != found.critical:  # the verification has corrected what the table was made with
             verified = _with_table(verified, plan, steps)
         knee = verified.knee

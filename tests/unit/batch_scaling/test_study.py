@@ -17,11 +17,11 @@ from paceline.batch_scaling.critical_batch import expected_efficiency
 from paceline.batch_scaling.findings import ScaleFindings, StudyFailed
 from paceline.batch_scaling.plan import HALF_BRANCH, StudyPlan
 from paceline.batch_scaling.preview import ScalePreview
+from paceline.batch_scaling.speedup import LEVELS, LOOK_SHARES, looks, speedup_of
 from paceline.batch_scaling.stored_findings import findings_json
 from paceline.batch_scaling.study import ScaleStudy
 from paceline.batch_scaling.target import target_of
 from paceline.batch_scaling.texts import recommended_sizes, rows_of, summary_text
-from paceline.batch_scaling.verification import LEVELS, LOOK_SHARES, looks, speedup_of
 from paceline.bench.clock import Clock
 from paceline.bench.jobs import NO_ROOM, Answer, Job
 from paceline.cluster.listener import SilentListener
@@ -61,6 +61,8 @@ class SimulatedBench:
         breaks_at: smallest batch size that hardly learns, with any rule.
         branch_luck: by seed, how much faster than expected a branch from the start comes to its loss.
         disturbed: by batch size, how many times as long as usual its step takes when it is measured first.
+        hesitates: value of the metric that a larger batch does not exceed in a training to the target before it has
+            used a number of samples well, and that number.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class SimulatedBench:
         verified_to: int = 10**6,
         breaks_at: int = 10**6,
         disturbed: Mapping[int, float] = MappingProxyType({}),
+        hesitates: tuple[float, int] = (1.0, 0),
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
@@ -93,7 +96,7 @@ class SimulatedBench:
         self._finite_to, self._scatter, self._accident = finite_to, scatter, accident
         self._branch_luck, self._fails_from, self._verified_to = branch_luck, fails_from, verified_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
-        self._disturbed = dict(disturbed)
+        self._disturbed, self._hesitates = dict(disturbed), hesitates
         self.jobs: list[Job] = []
 
     def do(self, job: Job) -> Answer:
@@ -143,6 +146,9 @@ class SimulatedBench:
             if step % config["trainer"]["evaluate_every_n_steps"]:
                 continue
             evaluations.append([samples, self._metrics(used, size)])
+            if not is_branch and size > OWN and used < self._hesitates[1]:
+                metrics = evaluations[-1][1]
+                metrics[self._metric] = min(metrics[self._metric], self._hesitates[0])
             value = evaluations[-1][1].get(segment.get("metric"))
             if value is not None and (value <= segment["target"] if is_branch else value >= segment["target"]):
                 reached = samples
@@ -585,6 +591,16 @@ def test_no_further_seeds_are_trained_where_there_is_little_to_gain() -> None:
     assert seeds_of(study(slower, batch_sizes=[64])) == 3
     much_faster = SimulatedBench(400.0, step_seconds=(0.01, 1e-6))
     assert seeds_of(study(much_faster)) == 3
+
+
+def test_a_batch_that_only_comes_close_to_the_target_sooner_is_not_recommended() -> None:
+    bench = SimulatedBench(400.0, step_seconds=(0.01, 2e-4), hesitates=(0.8899, 15_000))
+    found = study(bench, batch_sizes=[128], target={"val/accuracy": 0.89})
+    own, other = found.verifications
+    assert found.recommended == {}
+    assert other.seconds < own.seconds, "as estimated from what comes before the target"
+    assert min(other.samples) > 2 * max(own.samples)
+    assert any("to the target itself" in note for note in found.notes)
 
 
 def test_a_batch_that_is_not_faster_is_seldom_recommended() -> None:

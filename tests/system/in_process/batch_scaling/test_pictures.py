@@ -101,7 +101,7 @@ def test_what_was_verified_and_what_is_recommended_are_marked() -> None:
 
 
 def test_a_batch_size_that_grows_is_marked_at_its_end() -> None:
-    grown = Verification((64, 256), (9_000, 9_500), (2e-5, 2.1e-5))
+    grown = Verification((64, 256), (9_000, 9_500), (9_000.0, 9_500.0), (2e-5, 2.1e-5))
     shown = legend(axes_of(TIME, recommended=GROWING, verifications=(*findings().verifications, grown)))
     assert places(shown["recommended, growing from 64"]) == [(256, 0.36)]
     assert places(shown["verified by trainings to the target"])[-1][0] == 256

@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paceline.batch_scaling import verification
+from paceline.batch_scaling import speedup
 from paceline.batch_scaling.findings import Verification
+from paceline.batch_scaling.speedup import LEVELS, LOOK_SHARES, Speedup, looks, moderated_scatter, speedup_of
 from paceline.batch_scaling.texts import corrected_text
-from paceline.batch_scaling.verification import LEVELS, LOOK_SHARES, Speedup, looks, moderated_scatter, speedup_of
+
+
+def measured(sizes: tuple[int, ...], samples: tuple[int, ...], seconds: tuple[float, ...]) -> Verification:
+    """Trainings that come to each milestone as expected."""
+    return Verification(sizes, samples, tuple(map(float, samples)), seconds)
 
 
 def test_it_is_students_test_of_pairs_where_steps_take_equally_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verification, "USUAL_FREEDOM", 0)  # nothing is known of the scatter of other models
+    monkeypatch.setattr(speedup, "USUAL_FREEDOM", 0)  # nothing is known of the scatter of other models
     own, other = (10_000, 12_000, 11_000), (6_000, 9_000, 8_000)
-    found = speedup_of(Verification((32,), own, (0.01,)), Verification((64,), other, (0.01,)), resolution=1.0)
+    found = speedup_of(measured((32,), own, (0.01,)), measured((64,), other, (0.01,)), resolution=1.0)
     expected = stats.ttest_rel(np.log(own), np.log(other)).confidence_interval(0.95)
     assert found.log_ratio == pytest.approx(np.log(own).mean() - np.log(other).mean())
     assert np.log(found.interval(0.025)) == pytest.approx([expected.low, expected.high], rel=1e-6)
@@ -23,14 +28,14 @@ def test_it_is_students_test_of_pairs_where_steps_take_equally_long(monkeypatch:
 
 
 def test_what_trainings_with_one_seed_have_in_common_is_no_uncertainty() -> None:
-    own = Verification((32,), (8_000, 16_000, 12_000), (0.01,))
-    found = speedup_of(own, Verification((64,), (6_000, 12_000, 9_100), (0.01,)), resolution=1.0)
+    own = measured((32,), (8_000, 16_000, 12_000), (0.01,))
+    found = speedup_of(own, measured((64,), (6_000, 12_000, 9_100), (0.01,)), resolution=1.0)
     assert found.estimate == pytest.approx(4 / 3, rel=0.01)
     assert found.lower_limit(0.01) > 1.0
 
 
 def test_the_scatter_of_few_seeds_is_moderated_and_that_of_many_is_their_own() -> None:
-    usual = verification.USUAL_SCATTER
+    usual = speedup.USUAL_SCATTER
     assert moderated_scatter([0.3]) == usual
     assert usual / 2 < moderated_scatter([0.3, 0.3, 0.3]) < usual < moderated_scatter([-0.3, 0.3]) < 0.3 * math.sqrt(2)
     many = np.random.default_rng(0).normal(0.2, 0.02, 2_000).tolist()
@@ -83,9 +88,9 @@ def test_looks_come_one_after_the_other(num_seeds: int) -> None:
 
 
 def test_the_time_of_a_sample_counts_and_its_scatter_widens_the_interval() -> None:
-    own = Verification((32,), (10_000, 12_000), (0.010, 0.012, 0.010))
+    own = measured((32,), (10_000, 12_000), (0.010, 0.012, 0.010))
     calm, noisy = (
-        Verification((64,), (10_000, 12_000), times) for times in ((0.005, 0.006, 0.005), (0.004, 0.008, 0.0047))
+        measured((64,), (10_000, 12_000), times) for times in ((0.005, 0.006, 0.005), (0.004, 0.008, 0.0047))
     )
     found = speedup_of(own, calm, 1.0)
     assert found.estimate == pytest.approx(2.0)
@@ -93,6 +98,6 @@ def test_the_time_of_a_sample_counts_and_its_scatter_widens_the_interval() -> No
 
 
 def test_equal_trainings_are_known_no_better_than_the_evaluations_tell() -> None:
-    alike = Verification((32,), (10_000, 10_000, 10_000), (0.01,))
-    found = speedup_of(alike, Verification((64,), (10_000, 10_000, 10_000), (0.01,)), resolution=4_000.0)
+    alike = measured((32,), (10_000, 10_000, 10_000), (0.01,))
+    found = speedup_of(alike, measured((64,), (10_000, 10_000, 10_000), (0.01,)), resolution=4_000.0)
     assert found.scatter == pytest.approx(0.4 / math.sqrt(12) * math.sqrt(2))
