@@ -62,9 +62,11 @@ class TargetTrainings:
         self, plan: StudyPlan, jobs: StudyJobs, target: TargetMetric, own: Mapping[int, Mapping[str, Any]]
     ) -> None:
         self._plan, self._jobs, self._target = plan, jobs, target
-        reached = {seed: values for seed, values in own.items() if reached_in(values, target) is not None}
-        self._milestones = Milestones.of(target, list(reached.values()))
-        self.own = Trained(plan.own_candidate, {seed: self._read(values) for seed, values in reached.items()})
+        reached = [values for values in own.values() if reached_in(values, target) is not None]
+        self._milestones = Milestones.of(target, reached)
+        self.own = Trained(plan.own_candidate)
+        for seed, values in own.items():
+            self._add(self.own, seed, values)
         self.others: list[Trained] = []
 
     @property
@@ -95,11 +97,13 @@ class TargetTrainings:
         if answer.values.get("diverged"):
             trained.problem = f"with seed {seed} it diverged"
             return
-        trained.longest_seconds = max(trained.longest_seconds, float(answer.values.get("seconds", 0.0)))
-        trained.trainings[seed] = self._read(answer.values)
-        if trained.trainings[seed] is None:
-            trained.problem = f"with seed {seed} the target was not reached"
+        self._add(trained, seed, answer.values)
 
-    def _read(self, values: Mapping[str, Any]) -> ToTarget | None:
+    def _add(self, trained: Trained, seed: int, values: Mapping[str, Any]) -> None:
+        trained.longest_seconds = max(trained.longest_seconds, values["seconds"])
         samples = reached_in(values, self._target)
-        return None if samples is None else ToTarget(samples, self._milestones.samples_to_target(values))
+        if samples is None:
+            trained.trainings[seed] = None
+            trained.problem = f"with seed {seed} the target was not reached"
+        else:
+            trained.trainings[seed] = ToTarget(samples, self._milestones.samples_to_target(values))

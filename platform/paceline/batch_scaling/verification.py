@@ -48,13 +48,14 @@ def verify(
     own = trainings.own
     for candidate, level in zip(candidates, LEVELS, strict=False):
         listener.stage(f"training {candidate.text} to the target, beside the config as it is")
-        other = trainings.of(candidate)
-        for trained in (own, other):
-            for seed in plan.seeds:
-                trainings.train(trained, seed)
+        for seed in plan.seeds:
+            trainings.train(own, seed)
         if own.problem:
             reason = f"the config as it is could not be trained to the target with each seed: {own.problem}"
             return replace(found, undecided=reason)
+        other = trainings.of(candidate)
+        for seed in plan.seeds:
+            trainings.train(other, seed)
         if other.problem:
             jobs.notes.append(f"{candidate.text} is not recommended: {other.problem}")
             continue
@@ -87,7 +88,7 @@ def _compared(
     planned = looks(len(plan.seeds))
     for num_seeds, share in zip(planned, LOOK_SHARES, strict=True):
         seeds = range(plan.seeds[0], plan.seeds[0] + num_seeds)
-        if reason := _train_further(jobs, found, trainings, other, seeds):
+        if reason := _train_further(jobs, trainings, other, seeds):
             break
         results = trainings.own.result(seeds, seconds), other.result(seeds, seconds)
         speedup = speedup_of(*results, plan.evaluation_steps * plan.own_batch_size)
@@ -112,7 +113,7 @@ def _compared(
     elif not reason and speedup.log_ratio > 0:
         reason = "more seeds (scale.seeds) may show it"
     ends = corrected_text(speedup.estimate, *interval)
-    figure = f"{speedup.estimate:.2f}x as fast ({ends}) over {speedup.freedom + 1} seeds"
+    figure = f"{speedup.estimate:.2f}x as fast ({ends}) over {speedup.num_seeds} seeds"
     jobs.notes.append(
         f"{other.candidate.text} is not recommended: {figure}, which does not show that it is faster"
         f"{f'; {reason}' if reason else ''}"
@@ -120,14 +121,11 @@ def _compared(
     return found
 
 
-def _train_further(
-    jobs: StudyJobs, found: ScaleFindings, trainings: TargetTrainings, other: Trained, seeds: Sequence[int]
-) -> str:
+def _train_further(jobs: StudyJobs, trainings: TargetTrainings, other: Trained, seeds: Sequence[int]) -> str:
     """Train both with the seeds that are missing, and return the reason if that was not possible; empty if it was."""
     own = trainings.own
     missing = [seed for seed in seeds if seed not in own.trainings or seed not in other.trainings]
-    seconds = max(own.longest_seconds, other.longest_seconds, found.own_seconds or 0.0)
-    needed = 2 * len(missing) * seconds
+    needed = 2 * len(missing) * max(own.longest_seconds, other.longest_seconds)
     if missing and not jobs.clock.has(needed):
         return f"further seeds would take some {ceil(needed)} s (scale.budget_seconds)"
     for seed in missing:
