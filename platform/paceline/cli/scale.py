@@ -2,7 +2,9 @@
 
 import argparse
 import json
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -17,7 +19,7 @@ from paceline.cli.options import (
     load,
     overrides_of,
 )
-from paceline.errors import OK
+from paceline.errors import OK, ConfigError
 
 
 def add_command(commands: Any) -> None:
@@ -56,10 +58,29 @@ def add_command(commands: Any) -> None:
 def _scale(options: argparse.Namespace) -> int:
     from paceline.config.loading import placing
 
-    options.overrides = [*options.overrides, *_given(options)]
-    config = load(options)
-    with placing(options.config, overrides_of(options)):
-        return _dry_run(config, options) if options.dry_run else _scale_with(config, options)
+    given = _given(options)
+    options.overrides = [*options.overrides, *given]
+    with _placing_options(given):
+        config = load(options)
+        with placing(options.config, overrides_of(options)):
+            return _dry_run(config, options) if options.dry_run else _scale_with(config, options)
+
+
+@contextmanager
+def _placing_options(given: Mapping[str, str]) -> Iterator[None]:
+    """Place problems at the option that was given, not at the override that it stands for.
+
+    Args:
+        given: overrides, and the option of each.
+    """
+    from paceline.config.overrides import place_of
+
+    places = {place_of(override): option for override, option in given.items()}
+    try:
+        yield
+    except ConfigError as error:
+        problems = [replace(each, place=places.get(each.place, each.place)) for each in error.problems]
+        raise ConfigError(problems) from error
 
 
 def _scale_with(config: Any, options: argparse.Namespace) -> int:
@@ -106,14 +127,14 @@ def _dry_run(config: Any, options: argparse.Namespace) -> int:
     return OK
 
 
-def _given(options: argparse.Namespace) -> list[str]:
-    """Return the options that stand for fields of the section `scale`, as overrides."""
+def _given(options: argparse.Namespace) -> dict[str, str]:
+    """Return the overrides that options stand for, and the option of each."""
     given = {
-        "scale.target": options.target,
-        "scale.budget_seconds": options.budget_seconds,
-        "scale.verify": False if options.no_verify else None,
+        "--target": ("scale.target", options.target),
+        "--budget-seconds": ("scale.budget_seconds", options.budget_seconds),
+        "--no-verify": ("scale.verify", False if options.no_verify else None),
     }
-    return [f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
+    return {f"{key}={json.dumps(value)}": option for option, (key, value) in given.items() if value is not None}
 
 
 def _target(text: str) -> dict[str, float]:

@@ -185,3 +185,11 @@ def test_a_bad_target_is_answered_in_words(home: Path, target: str, code: str) -
 def test_a_target_that_is_none_is_refused(home: Path, target: str) -> None:
     assert run_in_process(home, "scale", "blobs.yaml", "--target", target).code == 2
     assert not (home / "runs").exists()
+
+
+def test_what_is_wrong_with_an_option_is_placed_there(home: Path) -> None:
+    ended = run_in_process(home, "scale", "blobs.yaml", "--target", "val/nonsense=1", "scale.seeds=1")
+    assert ended.code == 2
+    assert "error: override 'scale.seeds=1': scale.seeds: " in ended.err
+    ended = run_in_process(home, "scale", "blobs.yaml", "--target", "val/nonsense=1")
+    assert "error: --target: scale.target: " in ended.err
