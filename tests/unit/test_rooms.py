@@ -46,7 +46,7 @@ FORBIDDEN = {
     **dict.fromkeys(
         (
             *("errors.py", "direction.py", "private_files.py", "safetensors_header.py", "starting_folder.py"),
-            *("full_disk.py", "garbage_collection.py", "process_end.py", "secret_values.py"),
+            *("full_disk.py", "garbage_collection.py", "limited_wait.py", "process_end.py", "secret_values.py"),
         ),
         (*HEAVY, "paceline"),
     ),

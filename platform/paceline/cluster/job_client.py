@@ -4,12 +4,12 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from paceline._compat.ray import CLIENT_LOGGERS, RequestTimeout
 from paceline.cluster.ray_session import prepare_environment
 from paceline.errors import EnvironmentFault
+from paceline.limited_wait import TooSlow, within
 from paceline.redaction import redact
 
 if TYPE_CHECKING:
@@ -109,26 +109,22 @@ def _client_class() -> Any:
 def _dashboard_of(address: str) -> str:
     """Return the dashboard of a cluster that is given by another address: `host:port` of its head, `auto`,
     `ray://...`."""
-    found: list[str] = []
-    reasons: list[str] = []
-
-    def ask() -> None:
-        from ray.dashboard.utils import get_address_for_submission_client
-
-        try:
-            found.append(get_address_for_submission_client(address))
-        except Exception as error:  # Ray has many kinds
-            reasons.append(redact(str(error)).partition("\n")[0])
-
     import ray  # not within the time  # noqa: F401
 
-    asked = Thread(target=ask, daemon=True, name="find-dashboard")
-    with _only_address(address):  # not in the thread, which may outlive this call and would restore the past then
-        asked.start()
-        asked.join(FIND_SECONDS)
-    if found:
-        return found[0]
-    reason = f" ({reasons[0]})" if reasons else ""
+    def ask() -> str:
+        from ray.dashboard.utils import get_address_for_submission_client
+
+        return str(get_address_for_submission_client(address))
+
+    reason = ""
+    try:
+        with _only_address(address):  # not in the thread, which may outlive this call and would restore the past then
+            return within(FIND_SECONDS, ask, "find-dashboard")
+    except TooSlow:
+        pass
+    except Exception as error:  # Ray has many kinds
+        first_line = redact(str(error)).partition("\n")[0]
+        reason = f" ({first_line})"
     raise EnvironmentFault(
         f"no Ray cluster answers at {redact(address)}{reason}: give the dashboard's address, such as "
         f"--address {DEFAULT_ADDRESS}; {_HINT}",

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paceline import limited_wait
 from paceline.durable import write_all
 from paceline.private_files import open_private
 from paceline.storage.address import StoreAddress
@@ -235,23 +236,14 @@ def within(seconds: float, action: Callable[[], Result], address: StoreAddress) 
     Raises:
         StoreFault: it took longer, or the store cannot be used.
     """
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(action())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="store-probe", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0] if isinstance(errors[0], StoreFault) else fault_of(address, errors[0])
-    if not results:
-        raise silence(address, seconds)
-    return results[0]
+    try:
+        return limited_wait.within(seconds, action, "store-probe")
+    except StoreFault:
+        raise
+    except limited_wait.TooSlow:
+        raise silence(address, seconds) from None
+    except BaseException as error:
+        raise fault_of(address, error) from error
 
 
 def open_store(address: StoreAddress, hasty: bool = False) -> Any:

@@ -2,10 +2,8 @@
 
 import base64
 import os
-import queue
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from paceline import limited_wait
 from paceline.errors import EnvironmentFault, PacelineError
 from paceline.redaction import redact
 from paceline.tracking.tracking_uri import DATABASE_PORTS, HINT, is_http, is_sqlite, split_credentials, sqlite_file
@@ -188,26 +187,15 @@ def _silent(uri: str, error: Exception) -> EnvironmentFault:
 
 
 def _within(timeout_seconds: float, uri: str, check: Callable[[], None]) -> None:
-    """Run the check in a thread of its own: looking up a name, or a slow drip of bytes, has no timeout."""
-    outcome: queue.Queue[Exception | None] = queue.Queue()
-
-    def run() -> None:
-        try:
-            check()
-        except Exception as error:
-            outcome.put(error)
-        else:
-            outcome.put(None)
-
-    threading.Thread(target=run, name="paceline-probe", daemon=True).start()
+    """Run a check. Looking up a name, or a slow drip of bytes, has no timeout of its own."""
     try:
-        error = outcome.get(timeout=timeout_seconds)
-    except queue.Empty:
-        error = _silent(uri, TimeoutError(f"no answer within {timeout_seconds:g} s"))
-    if isinstance(error, PacelineError):
-        raise error
-    if error is not None:
-        raise _silent(uri, error)
+        limited_wait.within(timeout_seconds, check, "paceline-probe")
+    except PacelineError:
+        raise
+    except limited_wait.TooSlow:
+        raise _silent(uri, TimeoutError(f"no answer within {timeout_seconds:g} s")) from None
+    except Exception as error:
+        raise _silent(uri, error) from error
 
 
 def answered(uri: str, path: str, timeout_seconds: float, body: bytes | None = None) -> "HTTPResponse":
