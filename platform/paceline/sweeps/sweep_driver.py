@@ -44,7 +44,7 @@ class SweepDriver:
         coordinator: Any,
         groups: WorkerGroupManager,
         tune: "TuneThread",
-        costs: SweepCosts | None = None,
+        costs: SweepCosts,
     ) -> None:
         self._launch, self._coordinator, self._groups, self._tune = launch, coordinator, groups, tune
         self._costs = costs
@@ -98,8 +98,7 @@ class SweepDriver:
         self._groups.follow(view.groups)
         self._launch.listener.trials(self._trials)
         self._drawing.prepare(self._launch.config, self._trials)
-        if self._costs is not None:
-            self._costs.save_sometimes(self._trials)
+        self._costs.save_sometimes(self._trials)
         self._report_end(view)
         limit = self._launch.sweep.stop.wall_seconds
         if limit is not None and not view.over and time.monotonic() - self._start > limit:
@@ -142,16 +141,13 @@ class SweepDriver:
         ledger = self._settle(view)
         pictures = self._drawing.finish()
         artifacts = {**artifacts_of(launch, known, best), **pictures}
-        costs: dict[str, float] = {}
-        if ledger is not None:
-            artifacts[COST_FILE] = json.dumps(ledger.to_json(), indent=1).encode()
-            costs = ledger.metrics()
+        artifacts[COST_FILE] = json.dumps(ledger.to_json(), indent=1).encode()
         mlflow_status, reason = "FINISHED" if status == "finished" else "KILLED", view.over
         if launch.folder.is_removed:
             mlflow_status, reason = "FAILED", self._fault or _REMOVED
         shown = {name: title for name, title in PICTURES.items() if name in pictures}
         note = note_of(launch, known, status, view.over, ledger, shown)
-        words = mlflow_status, reason or None, note, artifacts, launch.close_seconds, costs
+        words = mlflow_status, reason or None, note, artifacts, launch.close_seconds, ledger.metrics()
         report = self._closed(self._coordinator.close.remote(*words))
         self._look()  # with the warnings about records that were closed last
         self._groups.join(LEAVE_SECONDS)
@@ -174,10 +170,8 @@ class SweepDriver:
                 self._launch.listener.stage(f"MLflow still lacks the records of {trials}")
         return ray.get(closing)
 
-    def _settle(self, view: SweepView) -> Ledger | None:
+    def _settle(self, view: SweepView) -> Ledger:
         """Write and return the cost of the sweep; groups that leave are waited for, since they cost until then."""
-        if self._costs is None:
-            return None
         if not view.busy:  # those whose workers hang are dropped, and waited for, at the end
             self._coordinator.let_groups_go.remote()
             self._groups.join(LEAVE_SECONDS)

@@ -92,10 +92,6 @@ class SweepLog:
         """Append several entries at once, which takes as long as one."""
         self._journal.append(entries)
 
-    def trial(self, trial: Trial) -> None:
-        """Write down how a trial stands."""
-        self.append([trial_entry(trial)])
-
     def close(self) -> None:
         """Release the file."""
         self._journal.close()

@@ -14,7 +14,7 @@ from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import report_of
 from paceline.sweeps.results.record import best_config
 from paceline.sweeps.sweep_folder import claim_sweep
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from paceline.tracking.metric_points import MetricPoint
@@ -126,7 +126,7 @@ def made_sweep(
     folder = claimed.folder
     log = SweepLog(folder.path)
     for each in trials:
-        log.trial(each)
+        log.append([trial_entry(each)])
         if each.attempts:
             points = [*curve(each.metrics.get("val/loss", 1.0)), *curve(0.5, (50, 100), "val/accuracy")]
             told = {"tags": trial_tags(folder.run_id, each.id), **(trial_options or {})}

@@ -11,7 +11,7 @@ from paceline.cluster.run_folder import RunFolder
 from paceline.config.experiment import validate
 from paceline.runs.sync import SyncReport
 from paceline.sweeps.sweep_folder import SweepFolder
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics, mlflow_connection
 from paceline.tracking.costs import COST_FILE, Ledger
@@ -72,7 +72,7 @@ def killed_sweep(storage: Path, uri: str) -> Path:
     for trial_id, state in STATES.items():
         reason = "" if state in ("finished", "running", "paused") else f"it was {state}"
         values = {"optimizer.lr": 0.1 * (1 + int(trial_id))}
-        log.trial(Trial(trial_id, values, state, reason, {"val/accuracy": 0.5}))  # type: ignore[arg-type]
+        log.append([trial_entry(Trial(trial_id, values, state, reason, {"val/accuracy": 0.5}))])  # type: ignore[arg-type]
         tags, about = trial_tags(NEWER, trial_id), f"{NEWER}/{trial_id}"
         tracking = folder.trials / trial_id / "tracking"
         record(tracking, uri, run_id=about, parent=NEWER, tags=tags, picture=False).abandon()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.config import ExperimentConfig
 from paceline.sweeps.sweep_folder import SweepFolder, claim_sweep
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import Journal
 from paceline.tracking.run_record import RunRecord
@@ -26,7 +26,7 @@ def leave_sweep(
     claimed.folder.write(status=status)
     log = SweepLog(claimed.folder.path)
     for trial in trials:
-        log.trial(trial)
+        log.append([trial_entry(trial)])
     log.close()
     claimed.release()
     return claimed.folder

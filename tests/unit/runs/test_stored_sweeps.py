@@ -15,7 +15,7 @@ from paceline.storage.address import RunStore, cache_folder
 from paceline.storage.lease import Lease
 from paceline.storage.remote_folder import RemoteFolder
 from paceline.sweeps.stored_sweep import SweepCopy
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -35,7 +35,7 @@ def leave(run: RunStore, status: str, *trials: Trial) -> str:
     run.folder.mkdir(parents=True, exist_ok=True)
     log = SweepLog(run.folder)
     for trial in trials:
-        log.trial(trial)
+        log.append([trial_entry(trial)])
         journal = Journal(run.folder / "trials" / trial.id / "tracking" / "journal.jsonl")
         journal.append([("point", MetricPoint("val/loss", trial.metrics["val/loss"], 8, 1).to_json())])
         journal.close()

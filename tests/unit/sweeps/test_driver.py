@@ -22,6 +22,7 @@ from paceline.sweeps import sweep_driver
 from paceline.sweeps.coordinator.sweep_rules import SweepRules
 from paceline.sweeps.messages import UNSEEN, SweepView, ViewCursor
 from paceline.sweeps.sweep import _result, _settle
+from paceline.sweeps.sweep_costs import Spent, SweepCosts
 from paceline.sweeps.sweep_driver import SweepDriver
 from paceline.sweeps.sweep_folder import SweepFolder
 from paceline.sweeps.trial import PlannedTrial, Trial
@@ -74,7 +75,8 @@ class Scene:
         self.statuses_at_close: list[str] = []
         self.coordinator = FakeActor(view=self._view, close=self._close, trials=FINISHED)
         self.groups = Mock(spec=WorkerGroupManager)
-        self.driver = SweepDriver(self.launch, self.coordinator, self.groups, self.tune)  # type: ignore[arg-type]
+        costs = SweepCosts(folder, "core", None, None, allocated=float, spent=Spent, tells_joules=bool)
+        self.driver = SweepDriver(self.launch, self.coordinator, self.groups, self.tune, costs)  # type: ignore[arg-type]
 
     def _view(self, *_: int) -> Any:
         return self.views.pop(0) if len(self.views) > 1 else self.views[0]

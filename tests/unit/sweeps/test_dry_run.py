@@ -14,7 +14,7 @@ from paceline.errors import ConfigError
 from paceline.sweeps.planning import forecast
 from paceline.sweeps.planning.dry_run import FIRST_ROWS, LAST_ROWS, dry_run
 from paceline.sweeps.sweep_folder import claim_sweep
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.sweeps.trial import Trial
 from support.sweeps.configs import RATES, sweep_config
 
@@ -88,7 +88,7 @@ def record_sweep(name: str, *trials: Trial, data: dict[str, Any] | None = None) 
         (folder / "sweep.json").write_text(json.dumps({"status": "finished", "config": {"data": data}}))
     log = SweepLog(folder)
     for trial in trials:
-        log.trial(trial)
+        log.append([trial_entry(trial)])
     log.close()
 
 
@@ -258,7 +258,7 @@ def test_unfinished_sweep_is_found(run: Run, golden: Any) -> None:
     claimed.release()
     log = SweepLog(claimed.folder.path)
     for number, state in enumerate(("finished", "failed", "paused", "skipped")):
-        log.trial(Trial(f"{number:04d}", {}, state))  # type: ignore[arg-type]
+        log.append([trial_entry(Trial(f"{number:04d}", {}, state))])  # type: ignore[arg-type]
     log.close()
     (claimed.folder.trials / "0000").mkdir(parents=True)
     sweep_id = claimed.folder.run_id

@@ -15,7 +15,7 @@ from paceline.sweeps.extension import add_new_keys, claim_extension, earlier_sec
 from paceline.sweeps.planning.dry_run import dry_run
 from paceline.sweeps.planning.planned_trials import TrialNumbers, plan_trials, section_of
 from paceline.sweeps.sweep_folder import SWEEPS, SweepFolder, claim_sweep
-from paceline.sweeps.sweep_log import SweepLog, read_log
+from paceline.sweeps.sweep_log import SweepLog, read_log, trial_entry
 from paceline.sweeps.trial import Trial
 from support.sweeps.configs import sweep_config
 from support.sweeps.finished import leave_sweep
@@ -293,7 +293,7 @@ def test_finished_trials_get_the_keys_that_are_varied_now(
     tmp_path: Path, larger: ExperimentConfig, is_grid: bool, new: dict[str, Any]
 ) -> None:
     log = SweepLog(tmp_path)
-    log.trial(Trial("0000", {"optimizer.lr": 0.1}, "finished", weights_sha256="ab"))
+    log.append([trial_entry(Trial("0000", {"optimizer.lr": 0.1}, "finished", weights_sha256="ab"))])
     log.close()
     size = (tmp_path / "log.jsonl").stat().st_size
     for _ in range(2):

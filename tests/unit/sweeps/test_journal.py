@@ -8,7 +8,7 @@ import pytest
 
 from paceline.errors import EnvironmentFault
 from paceline.sweeps.restart_state import RestartState, launch_entry
-from paceline.sweeps.sweep_log import SweepHistory, SweepLog, answer_entry, read_log, rung_entry
+from paceline.sweeps.sweep_log import SweepHistory, SweepLog, answer_entry, read_log, rung_entry, trial_entry
 from paceline.sweeps.trial import Trial
 
 TRIAL = Trial(
@@ -34,7 +34,7 @@ def written(folder: Path, *entries: Any) -> SweepHistory:
     log = SweepLog(folder)
     for entry in entries:
         if isinstance(entry, Trial):
-            log.trial(entry)
+            log.append([trial_entry(entry)])
         elif isinstance(entry, str):
             log.append([answer_entry(entry)])
         else:

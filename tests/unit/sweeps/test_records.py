@@ -15,7 +15,7 @@ from paceline.engine.checkpoint_files import Snapshot, write_checkpoint
 from paceline.storage.address import OUTCOME
 from paceline.sweeps.coordinator import sweep_recorder
 from paceline.sweeps.messages import Attempt
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.sweeps.trial import Trial
 from paceline.tracking import metrics
 from paceline.tracking.journal import JOURNAL_FILE, Journal
@@ -55,7 +55,7 @@ def leave_open(sweep: SimulatedSweep, *trials: Trial) -> None:
         RunCoordinator(Path(spec.folder) / "tracking", spec.record).metrics(
             [MetricReading(1, 1, {"val/accuracy": 0.5})]
         )
-        log.trial(trial)
+        log.append([trial_entry(trial)])
     log.close()
 
 

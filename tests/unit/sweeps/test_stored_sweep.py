@@ -20,7 +20,7 @@ from paceline.sweeps import stored_sweep
 from paceline.sweeps.extension import require_folder
 from paceline.sweeps.stored_sweep import claim_stored_sweep, unfinished_content
 from paceline.sweeps.sweep_folder import SweepFolder
-from paceline.sweeps.sweep_log import SweepLog, read_log
+from paceline.sweeps.sweep_log import SweepLog, read_log, trial_entry
 from paceline.sweeps.trial import Trial
 from support.storage.local_store import AWAY, FORBIDDEN, LocalStore
 from support.storage.stores import STORAGE, go_to, play_store
@@ -56,7 +56,7 @@ def note(claimed: Claimed, *trials: Trial) -> None:
     """Write trials into the sweep's log, and leave records of them and of the sweep."""
     log = SweepLog(claimed.folder.path)
     for trial in trials:
-        log.trial(trial)
+        log.append([trial_entry(trial)])
     log.close()
     for folder in (claimed.folder.path, *(claimed.folder.trials / trial.id for trial in trials)):
         (folder / "tracking").mkdir(parents=True, exist_ok=True)

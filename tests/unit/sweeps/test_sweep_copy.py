@@ -11,7 +11,7 @@ from paceline.storage.store_faults import StoreFault
 from paceline.storage.stored_record import joined
 from paceline.sweeps.stored_sweep import SweepCopy
 from paceline.sweeps.sweep_folder import SweepFolder
-from paceline.sweeps.sweep_log import SweepLog, read_log
+from paceline.sweeps.sweep_log import SweepLog, read_log, trial_entry
 from paceline.sweeps.trial import Trial
 from paceline.tracking.journal import JOURNAL_FILE, Journal
 from paceline.tracking.metric_points import MetricPoint
@@ -40,7 +40,7 @@ def folder_of(run: RunStore) -> SweepFolder:
 def log(run: RunStore, *trials: Trial) -> None:
     written = SweepLog(run.folder)
     for trial in trials:
-        written.trial(trial)
+        written.append([trial_entry(trial)])
     written.close()
 
 
