@@ -238,7 +238,7 @@ def within(seconds: float, action: Callable[[], Result], address: StoreAddress) 
     """
     try:
         return limited_wait.within(seconds, action, "store-probe")
-    except StoreFault:
+    except (StoreFault, KeyboardInterrupt, SystemExit):
         raise
     except limited_wait.TooSlow:
         raise silence(address, seconds) from None
