@@ -27,7 +27,7 @@ def certainty(findings: ScaleFindings) -> str:
         seeds = counted(len(findings.verifications[0].samples), "seed")
         parts.append(
             f"Trained to the target with {seeds} each; the interval is over the seeds, and corrected: "
-            "a false recommendation has a chance of at most 5 %."
+            "a false recommendation has a chance of at most 5 % with most models."
         )
     elif findings.check is not None:
         size = f"{findings.check.batch_size:,}"

@@ -57,8 +57,6 @@ class Segment(Callback):
         self._save_at_steps = frozenset(save_at_steps)
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         """Samples and metrics of each evaluation."""
-        self.reached_samples: int | None = None
-        """Samples when the target was reached."""
         self.saved: list[tuple[int, int]] = []
         """Samples and step of each checkpoint that was asked for."""
 
@@ -66,7 +64,6 @@ class Segment(Callback):
         """Stop, or save, if that is due."""
         self.evaluations.append((ctx.samples, dict(metrics)))
         if self._metric is not None and is_reached(metrics.get(self._metric), self._target, self._mode):
-            self.reached_samples = ctx.samples
             return Control.STOP
         if ctx.samples >= self._until:
             return Control.STOP
@@ -129,8 +126,8 @@ def train_segment(
 
     Returns:
         `evaluations`, pairs of samples and metrics; `noise`, quadruples of samples, noise scale and its interval;
-        `samples` and `seconds` of the training steps of this stretch; `reached_samples` or None; `saved`, pairs of
-        samples and checkpoint; `diverged`.
+        `samples` and `seconds` of the training steps of this stretch; `saved`, pairs of samples and checkpoint;
+        `diverged`.
 
     Raises:
         EnvironmentFault: the checkpoint to resume from was removed or damaged, or one could not be saved.
@@ -154,7 +151,6 @@ def train_segment(
         "noise": _noise(reporter, trainer.state.position),
         "samples": trainer.state.position.samples - before,
         "seconds": trainer.meter.split().get("training", perf_counter() - begun),
-        "reached_samples": segment.reached_samples,
         "saved": [(samples, f"step-{step}") for samples, step in segment.saved],
         "diverged": diverged,
     }

@@ -81,10 +81,10 @@ class ScaleStudy:
         plan = self._plan = StudyPlan.of(self._config, jobs.look(self._config))
         self._listener.stage("training the config as it is")
         own = jobs.train_own(plan.own_config(plan.seeds[0]))
-        target, _ = target_of(plan, own)
+        target = target_of(plan, own)
         if plan.section.verify:
-            trainings = (2 * len(plan.seeds) - len(plan.own_seeds)) * own["seconds"]
-            self._clock.reserved = min(trainings, VERIFYING_SHARE * self._clock.budget_seconds)
+            verifying_seconds = (2 * len(plan.seeds) - len(plan.own_seeds)) * own["seconds"]
+            self._clock.reserved = min(verifying_seconds, VERIFYING_SHARE * self._clock.budget_seconds)
         trained = {plan.seeds[0]: own}
         for seed in plan.own_seeds[1:]:
             if self._clock.has(own["seconds"]):

@@ -13,8 +13,8 @@ OWN_TARGET_SHARE = 0.8
 """Without a target, the loss after this share of the config's length of training is it."""
 
 
-def target_of(plan: StudyPlan, own: Mapping[str, Any]) -> tuple[TargetMetric, int]:
-    """Return the target, and the samples that the config as it is takes to it.
+def target_of(plan: StudyPlan, own: Mapping[str, Any]) -> TargetMetric:
+    """Return the target, which the config as it is reaches.
 
     Args:
         own: the answer to its training, see `segment.train_segment`.
@@ -52,7 +52,7 @@ def target_of(plan: StudyPlan, own: Mapping[str, Any]) -> tuple[TargetMetric, in
             "target-at-once",
             first=values[0][1],
         )
-    return target, reached
+    return target
 
 
 def reached_in(trained: Mapping[str, Any], target: TargetMetric) -> int | None:

@@ -16,8 +16,10 @@ from statistics import fmean
 from paceline.batch_scaling.candidate import Candidate
 from paceline.batch_scaling.critical_batch import SamplesRatio, critical_batch, refined, smallest_untrainable
 from paceline.batch_scaling.findings import LargerBatchCheck, ScaleFindings
+from paceline.batch_scaling.milestones import Passed, shares_of, smoothed_samples
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.speedup import (
+    AT_TARGET_LEVEL,
     LEVELS,
     LOOK_SHARES,
     looks,
@@ -26,7 +28,7 @@ from paceline.batch_scaling.speedup import (
     speedup_of,
 )
 from paceline.batch_scaling.study_jobs import StudyJobs
-from paceline.batch_scaling.target_trainings import TargetTrainings, ToTarget, Trained
+from paceline.batch_scaling.target_trainings import TargetTrainings, Trained
 from paceline.batch_scaling.texts import check_text, corrected_text
 from paceline.cluster.listener import Stages
 
@@ -90,14 +92,14 @@ def _compared(
         seeds = range(plan.seeds[0], plan.seeds[0] + num_seeds)
         if reason := _train_further(jobs, trainings, other, seeds):
             break
-        results = trainings.own.result(seeds, seconds), other.result(seeds, seconds)
+        results = trainings.compared(other, seeds, seconds)
         speedup = speedup_of(*results, plan.evaluation_steps * plan.own_batch_size)
+        at_target = speedup_at_target(*results, plan.evaluation_steps * plan.own_batch_size)
         found = replace(
             found, own_seconds=results[0].seconds, measured_seconds=results[0].seconds, verifications=results
         )
         interval = speedup.interval(level * share)
-        at_target = speedup_at_target(*results)
-        if interval[0] > 1 and at_target > 1:
+        if interval[0] > 1 and at_target.lower_limit(AT_TARGET_LEVEL) > 1:
             return replace(
                 found,
                 recommended=plan.overrides_of(other.candidate),
@@ -108,14 +110,16 @@ def _compared(
             )
         if not speedup.with_seeds(planned[-1]).lower_limit(level * LOOK_SHARES[-1]) > 1:
             break
-    if interval[0] > 1:
-        reason = f"it comes close to the target sooner, but takes {1 / at_target:.2f}x as long to the target itself"
-    elif not reason and speedup.log_ratio > 0:
+    if not reason and speedup.log_ratio > 0:
         reason = "more seeds (scale.seeds) may show it"
     ends = corrected_text(speedup.estimate, *interval)
     figure = f"{speedup.estimate:.2f}x as fast ({ends}) over {speedup.num_seeds} seeds"
+    if interval[0] > 1:
+        text = f"it comes close to the target {figure}, and to the target itself {at_target.estimate:.2f}x as fast"
+    else:
+        text = figure
     jobs.notes.append(
-        f"{other.candidate.text} is not recommended: {figure}, which does not show that it is faster"
+        f"{other.candidate.text} is not recommended: {text}, which does not show that it is faster"
         f"{f'; {reason}' if reason else ''}"
     )
     return found
@@ -164,8 +168,8 @@ def check_larger_batch(
     if seed not in other.trainings:
         jobs.notes.append(f"{other.candidate.text} was not trained to the target: {other.problem}")
         return found
-    training = other.trainings[seed]
-    check = LargerBatchCheck(row.global_batch_size, None if training is None else training.samples, row.samples)
+    passed = other.trainings[seed]
+    check = LargerBatchCheck(row.global_batch_size, None if passed is None else passed[-1], row.samples)
     jobs.notes.append(check_text(check, plan.samples))
     return _corrected(replace(found, check=check), plan, trainings)
 
@@ -188,9 +192,10 @@ def _ratio_of(own: Trained, other: Trained, most: int) -> SamplesRatio:
     Args:
         most: samples of the whole length of training; one that did not reach the target would have taken more.
     """
+    shares = shares_of(list(own.reached.values()))
 
-    def samples_of(training: ToTarget | None) -> float:
-        return most if training is None else training.smoothed_samples
+    def samples_of(passed: Passed | None) -> float:
+        return most if passed is None else smoothed_samples(passed, shares)
 
     logs = [log(samples_of(each) / samples_of(own.trainings[seed])) for seed, each in other.trainings.items()]
     error = moderated_scatter(logs) / sqrt(len(logs))
