@@ -10,7 +10,7 @@ from paceline.cluster.listener import SilentListener
 from paceline.config.experiment import ExperimentConfig, validate
 from paceline.sweeps.planning.planned_trials import trial_config
 from paceline.sweeps.sweep_folder import SweepFolder, claim_sweep
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.sweeps.trial import Trial
 
 IMAGES = {"name": "synthetic", "shape": [1, 8, 8], "num_samples": 64, "num_validation_samples": 16}
@@ -68,9 +68,10 @@ def swept(home: Path, name: str, lrs: Mapping[str, float], **sections: Any) -> S
         (folder.trials / number).mkdir(parents=True)
         for room in ("checkpoints", "tracking"):
             shutil.move(result.folder / room, folder.trials / number / room)
-        log.trial(
-            Trial(number, overrides, "finished", metrics=result.metrics, steps=result.steps, checkpoint="moved away")
+        ended = Trial(
+            number, overrides, "finished", metrics=result.metrics, steps=result.steps, checkpoint="moved away"
         )
+        log.append([trial_entry(ended)])
     log.close()
     folder.write(status="finished")
     claimed.release()

@@ -9,7 +9,7 @@ import pytest
 from paceline.runs.finding import FoundRun
 from paceline.runs.report.report import report_of
 from paceline.sweeps.sweep_folder import claim_sweep
-from paceline.sweeps.sweep_log import SweepLog
+from paceline.sweeps.sweep_log import SweepLog, trial_entry
 from paceline.tracking.run_record import RunRecord
 from support.reports.folders import BEGAN_MS, config, made_sweep, page_of, some_trials, trial
 
@@ -34,7 +34,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> FoundRun:
         lr, batch, seed = LRS[number // 4], [32, 64][number // 2 % 2], number % 2
         where = {"optimizer.lr": lr, "data.global_batch_size": batch, "seed": seed}
         each = trial(number, 0.5 + 0.003 * (number // 2), **where)
-        log.trial(each)
+        log.append([trial_entry(each)])
         write(claimed.folder.trials / each.id / "tracking", number)
     log.close()
     claimed.folder.write(status="finished")
