@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import ceil, isfinite
 from typing import Any
 
 from paceline.batch_scaling.critical_batch import (
@@ -26,6 +26,9 @@ from paceline.batch_scaling.plan import GIVEN_UP, StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
 from paceline.cluster.listener import Stages
 
+LEAST_PROGRESS = 0.25
+"""Share of the way from the first loss to that at the target which the config as it is has gone before branches from
+the start are compared with it."""
 NEARLY_BEST = 0.9
 """Efficiency of branches from the start from which on no other rule and no other seed are tried."""
 BROKEN = 0.5
@@ -48,8 +51,8 @@ def train_branches(
         jobs.notes.append(f"the task reports no finite {LOSS}: the critical batch size is not measured")
         return []
     listener.stage("branches from the start")
-    end = min(plan.start_samples, reached)
     curves = {seed: LossCurve.of(each) for seed, each in losses.items()}
+    end = _first_progress(losses, curves, min(plan.start_samples, reached), reached)
     found = _from_start(plan, jobs, curves, end)
     if not plan.branch_sizes:
         jobs.notes.append("the training is too short for branches from its checkpoints: all begin at its start")
@@ -61,6 +64,23 @@ def train_branches(
         listener.stage(f"branches after {start:,} samples ({number} of {len(points)})")
         found += _from_checkpoint(plan, jobs, _Point(start, name), rules)
     return found
+
+
+def _first_progress(
+    losses: Mapping[int, Sequence[tuple[int, float]]], curves: Mapping[int, LossCurve], least: int, reached: int
+) -> int:
+    """Return the samples after which the config as it is has made some progress with each seed. Any branch has the
+    losses before at once: that of a deep model may rise during its warmup.
+
+    Args:
+        least: samples to return where that is so by then.
+        reached: samples to the target, which are returned at most.
+    """
+    found = least
+    for seed, curve in curves.items():
+        first = losses[seed][0][1]
+        found = max(found, ceil(curve.samples_to(first - LEAST_PROGRESS * (first - curve.loss_at(reached)))))
+    return min(found, reached)
 
 
 def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve], end: int) -> list[Branch]:

@@ -63,6 +63,7 @@ class SimulatedBench:
         disturbed: by batch size, how many times as long as usual its step takes when it is measured first.
         hesitates: value of the metric that a larger batch does not exceed in a training to the target before it has
             used a number of samples well, and that number.
+        begins_after: samples, used well, until which the loss stays as high as it was, and then falls evenly.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class SimulatedBench:
         breaks_at: int = 10**6,
         disturbed: Mapping[int, float] = MappingProxyType({}),
         hesitates: tuple[float, int] = (1.0, 0),
+        begins_after: int = 0,
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
@@ -96,7 +98,7 @@ class SimulatedBench:
         self._finite_to, self._scatter, self._accident = finite_to, scatter, accident
         self._branch_luck, self._fails_from, self._verified_to = branch_luck, fails_from, verified_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
-        self._disturbed, self._hesitates = dict(disturbed), hesitates
+        self._disturbed, self._hesitates, self._begins_after = dict(disturbed), hesitates, begins_after
         self.jobs: list[Job] = []
 
     def do(self, job: Job) -> Answer:
@@ -183,6 +185,8 @@ class SimulatedBench:
 
     def _metrics(self, used: float, size: int) -> dict[str, float]:
         found = metrics_after(used, self._metric)
+        if self._begins_after:
+            found["val/loss"] = max(found["val/loss"], 1 - max(0.0, used - self._begins_after) / 4_000)
         return found if size <= self._finite_to else {**found, "val/loss": math.nan}
 
     def _efficiency(self, config: Mapping[str, Any], size: int, critical: float, used: float) -> float:
@@ -590,6 +594,13 @@ def test_no_further_seeds_are_trained_where_there_is_little_to_gain() -> None:
     assert seeds_of(study(slower, batch_sizes=[64])) == 3
     much_faster = SimulatedBench(400.0, step_seconds=(0.01, 1e-6))
     assert seeds_of(study(much_faster)) == 3
+
+
+def test_branches_are_compared_only_once_the_config_as_it_is_has_made_progress() -> None:
+    found = study(SimulatedBench(200.0, begins_after=6_000), verify=False)
+    assert found.critical is not None
+    assert 100 < found.critical.size < 400  # 200, as far as evaluations after each 512 samples tell
+    assert all(branch.samples > 6_000 for branch in found.branches)
 
 
 def test_a_batch_that_only_comes_close_to_the_target_sooner_is_not_recommended() -> None:
