@@ -6,7 +6,6 @@ from math import ceil, isfinite
 from typing import Any
 
 from paceline.batch_scaling.critical_batch import (
-    LEAST_TELLING,
     LOSS,
     Branch,
     LossCurve,
@@ -29,8 +28,17 @@ from paceline.cluster.listener import Stages
 LEAST_PROGRESS = 0.25
 """Share of the way from the first loss to that at the target which the config as it is has gone before branches from
 the start are compared with it."""
-NEARLY_BEST = 0.9
-"""Efficiency of branches from the start from which on no other rule and no other seed are tried."""
+COMPARED = (0.6, 0.7, 0.8, 0.9, 1.0)
+"""Shares of the way of the config as it is at whose losses branches from the start are compared with it. Over 12 to 16
+seeds, in three models with 4 or 8 times the batch, the logarithm of the efficiency then scatters by 0.09 to 0.18."""
+NEARLY_BEST = 0.8
+"""Efficiency of a branch from the start from which on no other rule is tried."""
+AS_EXPECTED = 0.8
+"""The same for further batch sizes, as a share of what smaller ones let expect."""
+HOPELESS = 1 / 3
+"""A branch from the start is given up early if, at the end of the way of the config as it is, it has not even the loss
+that this had after this share of its way. That is also the least efficiency expected of a further batch size to try:
+beyond, a learning rate breaks rather than a batch size loses."""
 BROKEN = 0.5
 """Share of the best rule's efficiency below which a rule is not tried with larger batches."""
 MOST_TRIED = 3
@@ -38,27 +46,24 @@ MOST_TRIED = 3
 
 
 def train_branches(
-    plan: StudyPlan, jobs: StudyJobs, listener: Stages, trained: Mapping[int, Mapping[str, Any]], reached: int
+    plan: StudyPlan, jobs: StudyJobs, listener: Stages, own: Mapping[str, Any], reached: int
 ) -> list[Branch]:
     """Train larger batches at each point of training; empty, with a note, where that says nothing.
 
     Args:
-        trained: the answers to the training of the config as it is, by seed.
+        own: the answer to the training of the config as it is with the first seed, which all branches have.
         reached: samples that it took to the target.
     """
-    losses = {seed: losses_of(values) for seed, values in trained.items()}
-    if not all(len(each) >= 2 and all(isfinite(loss) for _, loss in each) for each in losses.values()):
+    losses = losses_of(own)
+    if len(losses) < 2 or not all(isfinite(loss) for _, loss in losses):
         jobs.notes.append(f"the task reports no finite {LOSS}: the critical batch size is not measured")
         return []
     listener.stage("branches from the start")
-    curves = {seed: LossCurve.of(each) for seed, each in losses.items()}
-    end = _first_progress(losses, curves, min(plan.start_samples, reached), reached)
-    found = _from_start(plan, jobs, curves, end)
+    found = _from_start(plan, jobs, _OwnWay.of(losses, plan.start_samples(reached), reached))
     if not plan.branch_sizes:
         jobs.notes.append("the training is too short for branches from its checkpoints: all begin at its start")
         return found
-    first = plan.seeds[0]
-    points = [(start, name) for start, name in trained[first]["saved"] if start < min(reached, losses[first][-1][0])]
+    points = [(start, name) for start, name in own["saved"] if start < min(reached, losses[-1][0])]
     rules = {branch.batch_size: branch.rule for branch in found if branch.rule == best_rule(found, branch)}
     for number, (start, name) in enumerate(points, 1):
         listener.stage(f"branches after {start:,} samples ({number} of {len(points)})")
@@ -66,36 +71,41 @@ def train_branches(
     return found
 
 
-def _first_progress(
-    losses: Mapping[int, Sequence[tuple[int, float]]], curves: Mapping[int, LossCurve], least: int, reached: int
-) -> int:
-    """Return the samples after which the config as it is has made some progress with each seed. Any branch has the
-    losses before at once: that of a deep model may rise during its warmup.
+@dataclass(frozen=True)
+class _OwnWay:
+    """The way of the config as it is with which branches from the start are compared."""
 
-    Args:
-        least: samples to return where that is so by then.
-        reached: samples to the target, which are returned at most.
-    """
-    found = least
-    for seed, curve in curves.items():
-        first = losses[seed][0][1]
-        found = max(found, ceil(curve.samples_to(first - LEAST_PROGRESS * (first - curve.loss_at(reached)))))
-    return min(found, reached)
+    curve: LossCurve
+    end: int
+    """Samples after which it ends."""
+    goals: tuple[float, ...]
+    """Losses on its last part, falling; the last one is that at its end."""
+
+    @classmethod
+    def of(cls, losses: Sequence[tuple[int, float]], end: int, reached: int) -> "_OwnWay":
+        """Build the way, which is longer where the config has hardly made progress by then: any branch has the losses
+        before at once, since that of a deep model may rise during its warmup.
+
+        Args:
+            losses: samples and loss of each evaluation.
+            end: samples after which the way ends.
+            reached: samples to the target, where it ends at the latest.
+        """
+        curve, first = LossCurve.of(losses), losses[0][1]
+        begun = min(reached, ceil(curve.samples_to(first - LEAST_PROGRESS * (first - curve.loss_at(reached)))))
+        end = max(end, begun)
+        return cls(curve, end, tuple(curve.loss_at(max(begun, share * end)) for share in COMPARED))
 
 
-def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve], end: int) -> list[Branch]:
-    """Train larger batches until they have the loss that the config's own has after `end` samples.
-
-    Args:
-        curves: of the config as it is, by seed.
-    """
+def _from_start(plan: StudyPlan, jobs: StudyJobs, way: _OwnWay) -> list[Branch]:
+    """Train larger batches until they have the loss at the end of the way."""
     found: list[Branch] = []
     left = list(plan.start_sizes)
     size = left[:2][-1] if left else None
     for _ in range(MOST_TRIED):
         if size is None:
             break
-        is_trained = _train_size(plan, jobs, curves, end, size, _rules_for(size, plan.rules, found), found)
+        is_trained = _train_size(plan, jobs, way, size, found)
         left.remove(size)
         if not is_trained or is_far_beyond(found, size):
             left = [each for each in left if each < size]
@@ -106,65 +116,62 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, curves: Mapping[int, LossCurve
 
 
 def _rules_for(size: int, rules: Sequence[Rule], found: Sequence[Branch]) -> list[Rule]:
-    """Return the rules to try with a batch size: one that broke with a smaller batch does not hold with a larger."""
+    """Return the rules to try with a batch size, the best one of the next smaller size first: one that broke with a
+    smaller batch does not hold with a larger."""
+    smaller = {tried: by_rule for (_, tried), by_rule in efficiencies(found).items() if tried < size}
     broken = {
         rule
-        for (_, smaller), by_rule in efficiencies(found).items()
+        for by_rule in smaller.values()
         for rule, efficiency in by_rule.items()
-        if smaller < size and efficiency < BROKEN * max(by_rule.values())
+        if efficiency < BROKEN * max(by_rule.values())
     }
-    return [rule for rule in rules if rule not in broken]
+    nearest = smaller[max(smaller)] if smaller else {}
+    return sorted((rule for rule in rules if rule not in broken), key=lambda rule: -nearest.get(rule, 0.0))
 
 
 def _next_size(sizes: Sequence[int], found: Sequence[Branch], own_batch_size: int) -> int | None:
     """Return the largest batch size that is expected to tell something; None if there is no other size."""
-    best = {
-        size: max(rules.values()) for (_, size), rules in efficiencies(found).items() if not is_far_beyond(found, size)
-    }
-    critical = fitted_critical_batch({size: 1 / each for size, each in best.items()}, own_batch_size)
-    near = [size for size in sizes if expected_efficiency(size, own_batch_size, critical) >= LEAST_TELLING]
+    critical = _critical(found, own_batch_size)
+    near = [size for size in sizes if expected_efficiency(size, own_batch_size, critical) >= HOPELESS]
     return max(near, default=None)
 
 
-def _train_size(
-    plan: StudyPlan,
-    jobs: StudyJobs,
-    curves: Mapping[int, LossCurve],
-    end: int,
-    size: int,
-    rules: Sequence[Rule],
-    found: list[Branch],
-) -> bool:
-    """Train with a batch size: each rule with the first seed, the best one with the others. Return False if one could
-    not be trained.
+def _critical(found: Sequence[Branch], own_batch_size: int) -> float:
+    """Return the critical batch size from branches from the start; `inf` without any."""
+    best = {
+        size: max(rules.values()) for (_, size), rules in efficiencies(found).items() if not is_far_beyond(found, size)
+    }
+    return fitted_critical_batch({size: 1 / each for size, each in best.items()}, own_batch_size)
+
+
+def _train_size(plan: StudyPlan, jobs: StudyJobs, way: _OwnWay, size: int, found: list[Branch]) -> bool:
+    """Train with a batch size and each rule, until one is nearly as efficient as can be. Return False if one could not
+    be trained.
 
     Args:
-        found: is extended by the branches.
+        found: branches with other batch sizes; those with this one are added.
     """
-    rules = [*rules, "none"]
-    for seed, curve in curves.items():
-        own: list[Branch] = []
-        for rule in rules:
-            if rule == "none" and len(rules) > 1 and not _saves_no_steps(own, plan.own_batch_size):
-                continue
-            goal = curve.loss_at(end)
-            config = plan.start_config(size, rule, seed, goal, round(GIVEN_UP * end))
-            values = jobs.branch(config, f"of batch {size:,} from the start")
-            if values is None:
-                found += own
-                return False
-            own.append(branch_from_start(curve, goal, size, rule, seed, values))
-            if own[-1].efficiency >= NEARLY_BEST:
-                break
-        found += own
-        by_rule = efficiencies(found)[0, size]
-        best = max(by_rule, key=lambda rule: by_rule[rule])
-        if by_rule[best] >= NEARLY_BEST:
-            break  # where nothing is lost, other seeds say no more
-        if by_rule[best] < LEAST_TELLING:
-            break  # it is far beyond the critical batch size, with other seeds as well
-        rules = [best]
-    return True
+    own = plan.own_batch_size
+    rules = _rules_for(size, plan.rules, found)
+    enough = NEARLY_BEST
+    if any(branch.batch_size < size for branch in found):
+        enough = min(enough, AS_EXPECTED * expected_efficiency(size, own, _critical(found, own)))
+    hopeless = (way.end, way.curve.loss_at(HOPELESS * way.end))
+    tried: list[Branch] = []
+    is_trained = True
+    for rule in (*rules, "none"):
+        if rule == "none" and rules and not _saves_no_steps(tried, own):
+            break
+        config = plan.start_config(size, rule, way.goals[-1], round(GIVEN_UP * way.end), [hopeless])
+        values = jobs.branch(config, f"of batch {size:,} from the start")
+        if values is None:
+            is_trained = False
+            break
+        tried.append(branch_from_start(way.curve, way.goals, size, rule, plan.seeds[0], values))
+        if tried[-1].efficiency >= enough:
+            break
+    found += tried
+    return is_trained
 
 
 def _saves_no_steps(branches: Sequence[Branch], own_batch_size: int) -> bool:

@@ -22,7 +22,7 @@ measured, each of which has L_i samples with the config's own batch, and that is
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any, Literal
 
 import numpy as np
@@ -39,13 +39,6 @@ LEAST_TELLING = 0.25
 training of a few dozen steps loses there says nothing about the batch sizes that may be used."""
 LARGEST = 2.0**40
 """Upper end of the search for the critical batch size, in samples. A fit near it counts as infinite."""
-
-BRANCH_ERROR = 0.7
-"""Standard deviation of the logarithm of the critical batch size, if it is known from branches alone. They compare the
-loss in a part of the training, not the target. Over the grids of three models it was off by 0.5, 0.8 and 0.9."""
-LIMIT_OF_BRANCHES = 20.0
-"""Largest critical batch size that branches can show, over the largest batch of a branch. A larger one lowers the
-efficiency of that branch by less than a twentieth, which is less than its scatter."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +69,8 @@ class CriticalBatch:
     """Smallest (`low`) and largest (`high`) size over the points of training at which it was measured."""
     by_samples: tuple[tuple[int, float], ...]
     """Samples before each of these points, and the size measured there."""
-
-
-@dataclass(frozen=True)
-class SamplesRatio:
-    """Samples to the target with a larger batch, over those with the config's own, from trainings with both."""
-
-    batch_size: int
-    samples: float
-    error: float
-    """Standard error of the logarithm of `samples`."""
-    is_lower_limit: bool = False
-    """True if a training with the larger batch did not reach the target."""
+    interval: tuple[float, float] | None = None
+    """95 % interval of `size`; None if it is not known."""
 
 
 class LossCurve:
@@ -150,27 +133,26 @@ def branch_of(
 
 
 def branch_from_start(
-    curve: LossCurve, goal: float, batch_size: int, rule: Rule, seed: int, values: Mapping[str, Any]
+    curve: LossCurve, goals: Sequence[float], batch_size: int, rule: Rule, seed: int, values: Mapping[str, Any]
 ) -> Branch:
-    """Return a branch that begins with the initial weights, compared with the curve.
+    """Return a branch that begins with the initial weights, compared with the curve: its efficiency is the geometric
+    mean of those at several losses, since a single one is partly an accident.
 
     Args:
         curve: of the config as it is, with the same seed.
-        goal: the loss at which it ended, unless it was given up before.
+        goals: these losses, falling. The branch ended at the last one, unless it was given up before; what it did not
+            reach is compared at its last loss.
         values: as for `branch_of`.
     """
-    evaluations = losses_of(values)
     efficiency, loss = 0.0, inf
     if ended_finite(values):
+        evaluations = [each for each in losses_of(values) if isfinite(each[1])]
         samples, loss = evaluations[-1]
-        reached = max(loss, goal)
-        evaluations = [each for each in evaluations if isfinite(each[1])]
-        if len(evaluations) > 1:
-            own = LossCurve.of(evaluations)
-            reached = max(own.loss_at(samples), goal)
-            if reached == goal:
-                samples = round(own.samples_to(goal))
-        efficiency = curve.samples_to(reached) / samples
+        own = LossCurve.of(evaluations)
+        last = own.loss_at(samples)
+        efficiency = geometric_mean(
+            curve.samples_to(max(last, goal)) / (own.samples_to(goal) if last <= goal else samples) for goal in goals
+        )
     return Branch(0, batch_size, rule, seed, values["samples"], loss, efficiency)
 
 
@@ -258,61 +240,32 @@ def stretches(by_samples: Sequence[tuple[int, float]], samples_to_target: int) -
     return [(end - begin, size) for begin, end, (_, size) in zip(begins, ends, by_samples, strict=True)]
 
 
-def refined(
-    critical: CriticalBatch, own_batch_size: int, trained: Sequence[SamplesRatio], largest: int
-) -> CriticalBatch:
-    """Correct the critical batch size by trainings to the target, and return the most likely size if the errors of both
-    are normal.
-
-    Args:
-        largest: largest batch size of the branches that can be trained. Critical sizes far beyond it are equally
-            likely.
-
-    Returns:
-        The sizes that were measured over the training change by the same factor.
-    """
-    limit = LIMIT_OF_BRANCHES * largest
-    candidates = _candidates(own_batch_size)
-    logs = np.log(np.minimum(candidates, limit) / min(critical.size, limit))
-    errors = (logs / BRANCH_ERROR) ** 2
-    for each in trained:
-        above = _log_samples(candidates, each.batch_size / own_batch_size, own_batch_size) - log(max(each.samples, 1.0))
-        if each.is_lower_limit:
-            above = np.minimum(above, 0.0)
-        errors += (above / each.error) ** 2
-    size = _best(candidates, errors)
-
-    def changed(before: float) -> float:
-        return before * size / critical.size if isfinite(critical.size) else size
-
-    by_samples = tuple((samples, changed(before)) for samples, before in critical.by_samples)
-    return CriticalBatch(size, changed(critical.low), changed(critical.high), by_samples)
-
-
 def fitted_critical_batch(samples: Mapping[int, float], own_batch_size: int) -> float:
     """Return the critical batch size that fits best; `inf` for none.
 
     Args:
         samples: to a loss or a target, over those of the config's own batch, by batch size.
     """
-    candidates = _candidates(own_batch_size)
+    candidates = candidate_sizes(own_batch_size)
     errors = np.zeros_like(candidates)
     for size, each in samples.items():  # no batch takes fewer samples than a smaller one
-        errors += (_log_samples(candidates, size / own_batch_size, own_batch_size) - log(max(each, 1.0))) ** 2
-    return _best(candidates, errors)
+        errors += (log_samples(candidates, size / own_batch_size, own_batch_size) - log(max(each, 1.0))) ** 2
+    return best_size(candidates, errors)
 
 
-def _candidates(own_batch_size: int) -> NDArray[np.float64]:
+def candidate_sizes(own_batch_size: int) -> NDArray[np.float64]:
+    """Return the critical batch sizes that a fit considers, evenly spaced on a logarithmic scale."""
     return own_batch_size * np.geomspace(1 / 64, LARGEST / own_batch_size, 4000)
 
 
-def _log_samples(critical: NDArray[np.float64], ratio: float, own_batch_size: int) -> NDArray[np.float64]:
+def log_samples(critical: NDArray[np.float64], ratio: float, own_batch_size: int) -> NDArray[np.float64]:
     """Return the logarithm of the expected samples, relative to those of the config's own batch."""
     inverse = own_batch_size / critical
     return np.log((1 + ratio * inverse) / (1 + inverse))
 
 
-def _best(candidates: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
+def best_size(candidates: NDArray[np.float64], errors: NDArray[np.float64]) -> float:
+    """Return the candidate with the smallest error; `inf` for none."""
     # the last one of equals: without a loss, all sizes from some limit on are as likely
     size = float(candidates[len(errors) - 1 - errors[::-1].argmin()])
     return inf if size >= LARGEST / 2 else size

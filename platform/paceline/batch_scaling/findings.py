@@ -52,7 +52,7 @@ class ScaleRow:
     is_in_reach: bool
     """True if the target is reached within the config's training length, as far as the batch can be trained at all."""
     samples_interval: tuple[float, float] | None = None
-    """95 % interval of `samples` over the seeds; None if only one seed was trained before the verification."""
+    """95 % interval of `samples`; None if no branch could be trained."""
     seconds_interval: tuple[float, float] | None = None
     """The same of `seconds`; that of a step that was not measured includes the error of the step-time model."""
 

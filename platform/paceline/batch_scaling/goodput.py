@@ -30,9 +30,9 @@ def fastest_not_considered(found: ScaleFindings) -> ScaleRow | None:
     return best if best is not None and own is not None and best.seconds * LEAST_GAIN <= own.seconds else None
 
 
-def _around(value: float, half: float) -> tuple[float, float]:
-    """Return an interval whose logarithm has half this width."""
-    return value * exp(-half), value * exp(half)
+def _around(value: float, lower: float, higher: float) -> tuple[float, float]:
+    """Return the interval of a value whose logarithm may be lower and higher by so much."""
+    return value * exp(-lower), value * exp(higher)
 
 
 def goodput_table(
@@ -49,7 +49,7 @@ def goodput_table(
     lr: Mapping[int, float],
     most_samples: float,
     untrainable: float = inf,
-    spread: Mapping[int, float] = MappingProxyType({}),
+    spread: Mapping[int, tuple[float, float]] = MappingProxyType({}),
     step_error: float = 0.0,
 ) -> list[ScaleRow]:
     """Return a row for each batch size and number of workers that can share it.
@@ -62,7 +62,7 @@ def goodput_table(
         lr: peak learning rate by batch size.
         most_samples: of the config's length of training.
         untrainable: smallest batch size that has no finite loss.
-        spread: half the width of the interval of the logarithm of the samples, by batch size, see `spread_of`.
+        spread: by how much the logarithm of the samples may be lower and higher, by batch size, see `spread_of`.
         step_error: relative error of the time of a step that was not measured.
     """
     rows = []
@@ -78,7 +78,7 @@ def goodput_table(
                 micro = min(micro_batch_size.get(size, size // count), size // count)
                 step_seconds = step_time.seconds(micro, -(-size // (micro * count)), count)
             seconds = samples / size * step_seconds
-            half = spread.get(size)
+            ends = spread.get(size)
             of_steps = 0.0 if is_measured else TWO_SIDED * step_error
             rows.append(
                 ScaleRow(
@@ -91,8 +91,8 @@ def goodput_table(
                     worker_seconds=seconds * count,
                     is_extrapolated=not is_measured or not own_batch_size <= size <= largest_trained,
                     is_in_reach=samples <= most_samples and size < untrainable,
-                    samples_interval=None if half is None else _around(samples, half),
-                    seconds_interval=None if half is None else _around(seconds, hypot(half, of_steps)),
+                    samples_interval=None if ends is None else _around(samples, *ends),
+                    seconds_interval=None if ends is None else _around(seconds, *(hypot(e, of_steps) for e in ends)),
                 )
             )
     return rows

@@ -126,7 +126,7 @@ def _time(findings: ScaleFindings) -> "Picture | None":
         curves += _line(counted(count, "worker"), rows, color)
         ends = [(float(row.global_batch_size), *row.seconds_interval) for row in rows if row.seconds_interval]
         if count == findings.workers and ends:
-            bands.append(XYBand("95 % interval over the seeds", ends, color))
+            bands.append(XYBand("95 % interval", ends, color))
         tips = [f"{batch_text([row.global_batch_size], count)}\n{_predicted(row)}" for row in rows]
         points.append(XYPoints("", _places(rows), tips, color))
     if findings.verifications:

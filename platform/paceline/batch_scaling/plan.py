@@ -1,10 +1,10 @@
 """Configs of a study: the config as it is, its branches, and the verified candidates."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from math import exp, gcd, inf, log2, sqrt
+from math import exp, gcd, inf, sqrt
 from typing import Any
 
 from paceline.batch_scaling.candidate import BatchStage, Candidate
@@ -28,15 +28,16 @@ HALF_BRANCH = 64
 change are unlike those of a training that had the batch all along."""
 MOST_SHARE = 0.5
 """Longest such branch, as a share of the config's training length."""
-GIVEN_UP = 1.75
+START_SHARE = 0.7
+"""Share of the samples to the target up to which branches from the start are compared, where there are no others: after
+half of them, they say too little of larger batches, 0.85 where 0.97 is right."""
+GIVEN_UP = 1.5
 """A branch from the start ends after this many times the samples that the config's own batch takes."""
 LEAST_STEPS = 8
 """Fewest optimizer steps of a branch from the start until then."""
 AVERAGED_STEPS = 32
 """Steps of the config's own batch; weights are averaged over the samples of this many steps."""
 MOST_DOUBLINGS = 4
-MOST_SIZES = 3
-"""Batch sizes whose steps are measured with another number of workers."""
 NEVER = 10**12
 WARMUP_SHARE = 0.05
 """Length of the warmup, as a share of the samples, for a larger batch where the config has none."""
@@ -141,16 +142,24 @@ class StudyPlan:
         every, warmup = self.evaluation_steps, self.warmup_steps
         return sorted({max(1, round(max(share * self.steps, warmup) / every)) * every for share in POINTS})
 
+    def start_samples(self, reached: int) -> int:
+        """Return the samples of the config's own batch up to which branches from the start are compared: to the first
+        checkpoint where others begin there.
+
+        Args:
+            reached: samples that it takes to the target.
+        """
+        first = min(self._first_point, reached)
+        return first if self.branch_sizes else max(first, round(START_SHARE * reached))
+
     @property
-    def start_samples(self) -> int:
-        """Samples of the config's own batch to which branches from the start are compared, unless the target comes
-        first."""
+    def _first_point(self) -> int:
         return self.point_steps[0] * self.own_batch_size
 
     @property
     def start_sizes(self) -> list[int]:
         """Batch sizes that branches from the start may have, the smallest first; two or three are tried."""
-        return [size for size in self._doubled if LEAST_STEPS * size <= GIVEN_UP * self.start_samples]
+        return [size for size in self._doubled if LEAST_STEPS * size <= GIVEN_UP * self._first_point]
 
     @property
     def branch_sizes(self) -> list[int]:
@@ -165,8 +174,8 @@ class StudyPlan:
 
     @property
     def own_seeds(self) -> list[int]:
-        """Seeds of the config as it is, and of branches from the start. Without branches from checkpoints, several
-        seeds are used, since a single training is too noisy."""
+        """Seeds with which the config as it is is trained before the branches. Where it is too short for branches from
+        checkpoints, these are all: so many trainings to the target are cheap, and one alone says little about it."""
         return self.seeds[:1] if self.branch_sizes else self.seeds
 
     @property
@@ -179,39 +188,6 @@ class StudyPlan:
         if self.section.batch_sizes != "auto":
             return sorted({self.own_batch_size, *self.section.batch_sizes})
         return [size for size in (self.own_batch_size, *self._doubled) if size <= 2 * largest_trained]
-
-    @property
-    def worker_counts(self) -> list[int]:
-        """Numbers of workers of the table."""
-        if self.section.workers != "auto":
-            return sorted({self.workers, *self.section.workers})
-        own = self.workers
-        return sorted({max(1, own // 4), max(1, own // 2), own, 2 * own, 4 * own})
-
-    @property
-    def other_worker_counts(self) -> list[int]:
-        """Numbers of workers besides the config's own, the nearest first."""
-        others = [count for count in self.worker_counts if count != self.workers]
-        return sorted(others, key=lambda count: abs(log2(count / self.workers)))
-
-    def worker_configs(self, count: int, rules: Mapping[int, Rule]) -> dict[int, ExperimentConfig]:
-        """Return configs with another number of workers, by batch size: at most `MOST_SIZES`, spread over those that
-        the workers can share.
-
-        Args:
-            rules: by batch size.
-        """
-        found = {}
-        for size, rule in sorted(rules.items()):
-            overrides = {"data.global_batch_size": size, **self.overrides(size, rule)}
-            overrides |= {"scaling.num_workers": count, "scaling.min_workers": None}
-            with suppress(ConfigError):  # the workers cannot share this batch
-                config = self.config.with_overrides(overrides)
-                self.shares_of(config, size)
-                found[size] = config
-        sizes = list(found)
-        kept = {sizes[round(each * (len(sizes) - 1) / (MOST_SIZES - 1))] for each in range(MOST_SIZES)} if sizes else ()
-        return {size: found[size] for size in sorted(kept)}
 
     def shares(self, size: int) -> tuple[int, int]:
         """Return the micro-batch size and the number of accumulation steps of a global batch."""
@@ -308,12 +284,18 @@ class StudyPlan:
         size, every = self.own_batch_size, gcd(start_step, HALF_BRANCH)
         return self._branch(start_samples, start_step, size, "none", every, until, goal)
 
-    def start_config(self, size: int, rule: Rule, seed: int, goal: float, until: int) -> ExperimentConfig:
+    def start_config(
+        self, size: int, rule: Rule, goal: float, until: int, deadlines: Sequence[tuple[int, float]] = ()
+    ) -> ExperimentConfig:
         """Return the config that trains with a batch size from the start until it reaches a loss. It is evaluated as
-        often, in samples, as the config's own batch."""
-        config = self.at_batch(size, rule).with_overrides({"seed": seed})
+        often, in samples, as the config's own batch.
+
+        Args:
+            deadlines: pairs of samples and a loss: it is given up if it has not reached that loss by then.
+        """
         every = max(1, round(self.evaluation_steps * self.own_batch_size / size))
-        return self._watched(config, every, {**_goal(TargetMetric(LOSS, goal, "min")), "until_samples": until})
+        segment = {**_goal(TargetMetric(LOSS, goal, "min")), "until_samples": until, "deadlines": list(deadlines)}
+        return self._watched(self.at_batch(size, rule), every, segment)
 
     def _branch(
         self,

@@ -1,41 +1,40 @@
-"""Spread between seeds of the predicted samples to the target.
+"""Intervals of the predicted samples to the target.
 
-Each seed is trained with the config as it is and in branches of its own, and gives a prediction of its own. Over the
-seeds their logarithms are taken as normal, and the interval of the mean is Student's.
+They come from the scatter between seeds of the samples with the config's own batch, and from the interval of the
+critical batch size; both errors are taken as independent.
 """
 
-from collections.abc import Mapping, Sequence
-from math import log, sqrt
-from statistics import stdev
+from collections.abc import Sequence
+from math import hypot, log, sqrt
 
-from paceline.batch_scaling.critical_batch import Branch, critical_batch, expected_efficiency
+from paceline.batch_scaling.critical_batch import CriticalBatch, expected_efficiency
+from paceline.batch_scaling.speedup import USUAL_FREEDOM, moderated_scatter
 
 ERROR = 0.05
 """Error level of the intervals."""
 
 
 def spread_of(
-    branches: Sequence[Branch], own_samples: Mapping[int, int], own_batch_size: int, sizes: Sequence[int]
-) -> dict[int, float]:
-    """Return half the width of the 95 % interval of the logarithm of the samples to the target, by batch size.
+    critical: CriticalBatch, own_batch_size: int, own_samples: Sequence[int], sizes: Sequence[int]
+) -> dict[int, tuple[float, float]]:
+    """Return by how much the logarithm of the samples to the target may be lower and higher, by batch size.
 
     Args:
-        own_samples: to the target with the config as it is, by seed.
+        own_samples: to the target with the config as it is, for each seed.
 
     Returns:
-        Empty with fewer than two seeds that have branches: one tells nothing about the next.
+        Empty if the interval of the critical batch size is not known.
     """
     from scipy.special import stdtrit
 
-    predicted: list[dict[int, float]] = []
-    for seed, samples in own_samples.items():
-        own = [branch for branch in branches if branch.seed == seed]
-        if own:
-            critical = critical_batch(own, own_batch_size, samples).size
-            predicted.append(
-                {size: log(samples / expected_efficiency(size, own_batch_size, critical)) for size in sizes}
-            )
-    if len(predicted) < 2:
+    if critical.interval is None:
         return {}
-    quantile = float(stdtrit(len(predicted) - 1, 1 - ERROR / 2))
-    return {size: quantile * stdev(each[size] for each in predicted) / sqrt(len(predicted)) for size in sizes}
+    quantile = float(stdtrit(USUAL_FREEDOM + len(own_samples) - 1, 1 - ERROR / 2))
+    of_seeds = quantile * moderated_scatter([log(each) for each in own_samples]) / sqrt(len(own_samples))
+    found = {}
+    for size in sizes:
+        here, *ends = (
+            -log(expected_efficiency(size, own_batch_size, each)) for each in (critical.size, *critical.interval)
+        )
+        found[size] = (hypot(of_seeds, here - min(here, *ends)), hypot(of_seeds, max(here, *ends) - here))
+    return found

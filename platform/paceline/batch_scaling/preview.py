@@ -7,6 +7,7 @@ from typing import Any
 from paceline.batch_scaling.critical_batch import Rule
 from paceline.batch_scaling.findings import StudyFailed
 from paceline.batch_scaling.folder import SCALE
+from paceline.batch_scaling.other_workers import worker_counts
 from paceline.batch_scaling.plan import GIVEN_UP, HALF_BRANCH, StudyPlan
 from paceline.batch_scaling.segment import LOOK
 from paceline.batch_scaling.speedup import LEVELS, looks
@@ -144,14 +145,12 @@ def _own(plan: StudyPlan) -> PlannedTraining:
 
 def _from_start(plan: StudyPlan) -> list[PlannedTraining]:
     rules: tuple[Rule, ...] = (*plan.rules, "none")
-    seeds = tuple(plan.own_seeds)
-    until = round(GIVEN_UP * plan.start_samples)
+    until = round(GIVEN_UP * plan.start_samples(plan.samples))
     found = []
     for size in plan.start_sizes:
-        every = plan.start_config(size, rules[0], seeds[0], 0.0, until).trainer.evaluate_every_n_steps or 1
-        longest = -(-until // (every * size)) * every * size
-        # all rules are tried with the first seed, and the best one with the others
-        found.append(PlannedTraining(BRANCH, 0, size, rules, seeds, (len(rules) + len(seeds) - 1) * longest))
+        every = plan.start_config(size, rules[0], 0.0, until).trainer.evaluate_every_n_steps or 1
+        longest = min(-(-until // (every * size)) * every * size, plan.samples)
+        found.append(PlannedTraining(BRANCH, 0, size, rules, tuple(plan.seeds[:1]), len(rules) * longest))
     return found
 
 
@@ -182,7 +181,7 @@ def _sizes(plan: StudyPlan) -> list[PlannedSize]:
     found = []
     for size in plan.batch_sizes(largest):
         micro_batch_size, accumulation = plan.shares(size)
-        for count in plan.worker_counts:
+        for count in worker_counts(plan):
             if size % count:
                 continue
             is_measured = count == plan.workers and plan.own_batch_size <= size <= largest

@@ -51,7 +51,7 @@ def report_html(
         recommended: the recommended config as YAML; None where no file can hold it.
         wall_seconds: duration of the study; 0 where it is not known.
     """
-    times = "Times to the target, as predicted, with 95 % intervals over the seeds."
+    times = "Times to the target, as predicted, with 95 % intervals."
     branches = "Efficiency is the share of the samples that the config's own batch takes for the same gain."
     own = [
         PageSection("sizes", "Each batch size", times) if findings.table else None,

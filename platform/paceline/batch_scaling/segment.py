@@ -35,12 +35,14 @@ TRAIN_SEGMENT = "paceline.batch_scaling.segment:train_segment"
 
 
 class Segment(Callback):
-    """Ends a stretch of training at a number of samples, or once a metric has reached its target; both are looked at
-    after evaluations alone.
+    """Ends a stretch of training at a number of samples, once a metric has reached its target, or once it has missed a
+    deadline; all of them are looked at after evaluations alone.
 
     Args:
         until_samples: None sets no end.
         metric: of the evaluation, compared with `target`; None compares none.
+        deadlines: pairs of samples and a value of that metric: the stretch ends if no evaluation has reached the value
+            when it has trained so many samples.
         save_at_steps: optimizer steps after which a checkpoint is saved; an evaluation must fall on each.
     """
 
@@ -51,9 +53,11 @@ class Segment(Callback):
         target: float = 0.0,
         mode: Direction = "max",
         save_at_steps: Sequence[int] = (),
+        deadlines: Sequence[tuple[int, float]] = (),
     ) -> None:
         self._until = inf if until_samples is None else until_samples
         self._metric, self._target, self._mode = metric, target, mode
+        self._deadlines = tuple(deadlines)
         self._save_at_steps = frozenset(save_at_steps)
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         """Samples and metrics of each evaluation."""
@@ -65,12 +69,17 @@ class Segment(Callback):
         self.evaluations.append((ctx.samples, dict(metrics)))
         if self._metric is not None and is_reached(metrics.get(self._metric), self._target, self._mode):
             return Control.STOP
-        if ctx.samples >= self._until:
+        if ctx.samples >= self._until or self._has_missed_a_deadline(ctx.samples):
             return Control.STOP
         if ctx.step in self._save_at_steps:
             self.saved.append((ctx.samples, ctx.step))
             return Control.SAVE
         return Control.CONTINUE
+
+    def _has_missed_a_deadline(self, samples: int) -> bool:
+        due = [value for at, value in self._deadlines if at <= samples]
+        seen = [metrics.get(self._metric or "") for _, metrics in self.evaluations]
+        return not all(any(is_reached(each, value, self._mode) for each in seen) for value in due)
 
 
 class TrailingAverage(EMA):

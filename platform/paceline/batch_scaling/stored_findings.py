@@ -24,6 +24,7 @@ def findings_json(findings: ScaleFindings) -> dict[str, Any]:
         "target_mode": findings.target.mode,
         "critical_batch_size": None if critical is None else critical.size,
         "critical_batch_size_range": None if critical is None else [critical.low, critical.high],
+        "critical_batch_size_interval": None if critical is None else critical.interval,
         "critical_batch_size_by_samples": [] if critical is None else critical.by_samples,
         "noise_scale": None if last is None else last.value,
         "noise_scale_by_samples": [asdict(each) for each in findings.noise],
@@ -77,7 +78,14 @@ def _critical(content: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     low, high = map(_number, content["critical_batch_size_range"])
     by_samples = [(samples, _number(size)) for samples, size in content["critical_batch_size_by_samples"]]
-    return {"size": _number(content["critical_batch_size"]), "low": low, "high": high, "by_samples": by_samples}
+    interval = content["critical_batch_size_interval"]
+    return {
+        "size": _number(content["critical_batch_size"]),
+        "low": low,
+        "high": high,
+        "by_samples": by_samples,
+        "interval": interval if interval is None else [*map(_number, interval)],
+    }
 
 
 def _number(value: float | None) -> float:

@@ -16,12 +16,14 @@ from statistics import geometric_mean, median
 
 from paceline.batch_scaling.branching import train_branches
 from paceline.batch_scaling.candidate import LEAST_GAIN, Candidate, growing_candidate
-from paceline.batch_scaling.critical_batch import CriticalBatch, critical_batch, smallest_untrainable
+from paceline.batch_scaling.critical_batch import CriticalBatch, smallest_untrainable
 from paceline.batch_scaling.findings import NoisePoint, ScaleFindings, ScaleRow
 from paceline.batch_scaling.goodput import cheapest_of, fastest_of, first_candidate, goodput_table, knee_of
 from paceline.batch_scaling.lr_rules import rules_that_held
+from paceline.batch_scaling.other_workers import other_worker_counts, worker_configs, worker_counts
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.prediction_spread import spread_of
+from paceline.batch_scaling.refinement import critical_batch_of
 from paceline.batch_scaling.speedup import LEVELS
 from paceline.batch_scaling.step_time import MeasuredStep, StepTimeModel, fit_step_time, held_out_errors
 from paceline.batch_scaling.study_jobs import WINDOW_SECONDS, WINDOWS, StudyJobs
@@ -92,7 +94,7 @@ class ScaleStudy:
         trainings = TargetTrainings(plan, jobs, target, trained)
         own_samples = trainings.own_samples
         reached = round(geometric_mean(own_samples.values()))
-        branches = train_branches(plan, jobs, self._listener, trained, reached)
+        branches = train_branches(plan, jobs, self._listener, own, reached)
         noise = tuple(NoisePoint(*point) for point in own["noise"])
         if not noise:
             jobs.notes.append("the noise scale was not measured: a step has one gradient, or none that is whole")
@@ -102,7 +104,7 @@ class ScaleStudy:
             workers=plan.workers,
             samples_to_target=reached,
             own_samples=own_samples,
-            critical=critical_batch(branches, plan.own_batch_size, reached) if branches else None,
+            critical=critical_batch_of(branches, plan.own_batch_size, reached) if branches else None,
             branches=tuple(branches),
             noise=noise,
             rules=rules_that_held(branches, plan.rules[0], plan.own_batch_size),
@@ -130,14 +132,14 @@ class ScaleStudy:
             return found
         self._clock.reserved = 0.0  # nothing is verified any more
         others: dict[tuple[int, int], MeasuredStep] = {}
-        for count in plan.other_worker_counts:
-            configs = plan.worker_configs(count, {size: found.rules.at(size) for size, _ in steps.measured})
+        for count in other_worker_counts(plan):
+            configs = worker_configs(plan, count, {size: found.rules.at(size) for size, _ in steps.measured})
             if configs and self._clock.has(OTHER_WORKERS_SECONDS):
                 self._listener.stage(f"measuring steps with {counted(count, 'worker')}")
                 with moved_to(next(iter(configs.values()))):
                     others |= self._other_steps(count, configs)
         steps = _Steps(steps.largest_trained, {**steps.measured, **others})
-        if not steps.model.has_exchange and len(plan.worker_counts) > 1:
+        if not steps.model.has_exchange and len(worker_counts(plan)) > 1:
             self._jobs.notes.append(
                 "the exchange between workers was not observed: times of other numbers may be too low"
             )
@@ -313,21 +315,22 @@ def _larger_rows(found: ScaleFindings, plan: StudyPlan) -> list[ScaleRow]:
 def _with_table(found: ScaleFindings, plan: StudyPlan, steps: _Steps) -> ScaleFindings:
     """Add the table of the time and cost to the target of each batch size and number of workers."""
     sizes, model = plan.batch_sizes(steps.largest_trained), steps.model
+    critical = found.critical or CriticalBatch(inf, inf, inf, ())
     errors = steps.errors(plan.workers)
     rows = goodput_table(
         sizes,
-        plan.worker_counts,
+        worker_counts(plan),
         own_batch_size=plan.own_batch_size,
         own_samples=found.samples_to_target,
         largest_trained=steps.largest_trained,
-        critical=found.critical or CriticalBatch(inf, inf, inf, ()),
+        critical=critical,
         seconds_per_step={key: each.seconds for key, each in steps.measured.items()},
         step_time=model,
         micro_batch_size={size: plan.shares(size)[0] for size in sizes},
         lr={size: plan.lr(size, found.rules.at(size)) for size in sizes},
         most_samples=plan.samples,
         untrainable=smallest_untrainable(found.branches),
-        spread=spread_of(found.branches, found.own_samples, plan.own_batch_size, sizes),
+        spread=spread_of(critical, plan.own_batch_size, list(found.own_samples.values()), sizes),
         step_error=median(errors) if errors else 0.0,
     )
     sure = [row for row in rows if not row.is_extrapolated]

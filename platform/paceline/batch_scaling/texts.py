@@ -112,14 +112,17 @@ def check_text(check: LargerBatchCheck, most_samples: int) -> str:
 
 
 def critical_text(critical: CriticalBatch | None) -> str:
-    """Return `420 samples (310 to 560 over training)`; without the range where there is one point of training."""
+    """Return `420 samples (95 % CI 250 to 700; 310 to 560 over training)`; without that range where there is one point
+    of training."""
     if critical is None:
         return "not measured"
     if not isfinite(critical.size):
         return "larger than any batch that was tried"
-    if len(critical.by_samples) == 1:
-        return f"{count_text(critical.size)} samples"
-    return f"{count_text(critical.size)} samples ({range_text(critical.low, critical.high)} over training)"
+    ranges = [] if critical.interval is None else [f"95 % CI {range_text(*critical.interval)}"]
+    if len(critical.by_samples) > 1:
+        ranges.append(f"{range_text(critical.low, critical.high)} over training")
+    size = f"{count_text(critical.size)} samples"
+    return f"{size} ({'; '.join(ranges)})" if ranges else size
 
 
 def range_text(low: float, high: float | None) -> str:

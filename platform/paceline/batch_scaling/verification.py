@@ -10,14 +10,14 @@ the target correct the critical batch size.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, log, sqrt
 from statistics import fmean
 
 from paceline.batch_scaling.candidate import Candidate
-from paceline.batch_scaling.critical_batch import SamplesRatio, critical_batch, refined, smallest_untrainable
 from paceline.batch_scaling.findings import LargerBatchCheck, ScaleFindings
 from paceline.batch_scaling.milestones import Passed, shares_of, smoothed_samples
 from paceline.batch_scaling.plan import StudyPlan
+from paceline.batch_scaling.refinement import SamplesRatio, critical_batch_of
 from paceline.batch_scaling.speedup import (
     AT_TARGET_LEVEL,
     LEVELS,
@@ -179,11 +179,9 @@ def _corrected(found: ScaleFindings, plan: StudyPlan, trainings: TargetTrainings
     fixed = [each for each in trainings.others if each.trainings and len(each.candidate.stages) == 1]
     if found.critical is None or not fixed:
         return found
-    of_branches = critical_batch(found.branches, plan.own_batch_size, found.samples_to_target)
-    failed = smallest_untrainable(found.branches)
-    largest = max(branch.batch_size for branch in found.branches if branch.batch_size < failed or failed == inf)
     ratios = [_ratio_of(trainings.own, each, plan.samples) for each in fixed]
-    return replace(found, critical=refined(of_branches, plan.own_batch_size, ratios, largest))
+    critical = critical_batch_of(found.branches, plan.own_batch_size, found.samples_to_target, ratios)
+    return replace(found, critical=critical)
 
 
 def _ratio_of(own: Trained, other: Trained, most: int) -> SamplesRatio:

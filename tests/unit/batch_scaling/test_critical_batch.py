@@ -1,23 +1,24 @@
 """The critical batch size from branches: found again where the trade-off holds by construction."""
 
-from math import inf, log, nan
+from dataclasses import replace
+from math import exp, inf, log, nan
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paceline.batch_scaling.critical_batch import (
     Branch,
     LossCurve,
     Rule,
-    SamplesRatio,
     branch_from_start,
     branch_of,
     critical_batch,
     efficiency_of,
     expected_efficiency,
-    refined,
 )
 from paceline.batch_scaling.lr_rules import LrRules, rules_that_held
+from paceline.batch_scaling.refinement import BRANCH_ERROR, SamplesRatio, critical_batch_of, refined
 
 OWN, TARGET = 32, 10_000
 SIZES = (64, 128, 256, 512)
@@ -96,6 +97,34 @@ def test_branches_that_lose_nothing_leave_all_sizes_beyond_them_possible() -> No
     assert below == pytest.approx(300, rel=0.1)
 
 
+def test_the_interval_holds_in_95_of_100_studies() -> None:
+    draw, covered, studies = np.random.default_rng(0), 0, 400
+    for _ in range(studies):
+        branches = branches_of(300.0 * exp(draw.normal(0, BRANCH_ERROR)))
+        ratio = measured(256, 300.0, 0.15)
+        trained = [replace(ratio, samples=ratio.samples * exp(draw.normal(0, 0.15)))]
+        low, high = critical_batch_of(branches, OWN, TARGET, trained).interval or (0.0, 0.0)
+        covered += low <= 300.0 <= high
+    assert 0.92 <= covered / studies <= 0.98
+
+
+def test_trainings_narrow_the_interval() -> None:
+    def width(*trained: SamplesRatio) -> float:
+        low, high = critical_batch_of(branches_of(300.0), OWN, TARGET, trained).interval or (0.0, inf)
+        return log(high / low)
+
+    assert width() == pytest.approx(2 * 1.96 * BRANCH_ERROR, rel=0.02)
+    assert width(measured(512, 300.0, 0.05)) < width(measured(128, 300.0, 0.05)) < width()
+
+
+def test_branches_that_lose_nothing_have_an_interval_without_an_upper_end() -> None:
+    found = critical_batch_of(NO_LOSS, OWN, TARGET)
+    assert (found.size, found.interval and found.interval[1]) == (inf, inf)
+    below = critical_batch_of(NO_LOSS, OWN, TARGET, [measured(256, 100.0, 0.02)])
+    assert below.interval is not None
+    assert below.interval[0] < below.size < below.interval[1] < 200
+
+
 def answer(*losses: float, diverged: bool = False) -> dict[str, Any]:
     """Of a branch that was evaluated every 100 samples."""
     evaluations = [(100 * number, {"val/loss": loss}) for number, loss in enumerate(losses, 1)]
@@ -121,7 +150,7 @@ def test_losses_that_are_not_finite_say_nothing(
     losses: tuple[float, ...], from_start: float, from_checkpoint: float
 ) -> None:
     values = answer(*losses)
-    begun = branch_from_start(CURVE, 1.0, 64, "linear", 0, values)
+    begun = branch_from_start(CURVE, [1.0], 64, "linear", 0, values)
     resumed = branch_of(0, CURVE, 64, "linear", 0, values)
     assert (begun.efficiency, resumed.efficiency) == (pytest.approx(from_start), pytest.approx(from_checkpoint))
     assert all(each.loss == 1.0 or (each.efficiency, each.loss) == (0.0, inf) for each in (begun, resumed))
@@ -129,7 +158,7 @@ def test_losses_that_are_not_finite_say_nothing(
 
 def test_a_branch_that_diverged_has_no_efficiency() -> None:
     values = answer(4.0, 3.0, diverged=True)
-    found = [branch_from_start(CURVE, 1.0, 64, "linear", 0, values), branch_of(0, CURVE, 64, "linear", 0, values)]
+    found = [branch_from_start(CURVE, [1.0], 64, "linear", 0, values), branch_of(0, CURVE, 64, "linear", 0, values)]
     assert [(each.efficiency, each.loss) for each in found] == [(0.0, inf)] * 2
 
 
@@ -159,19 +188,31 @@ def ended(*losses: tuple[int, float], diverged: bool = False) -> dict[str, objec
 def test_a_branch_from_the_start_is_compared_with_the_whole_training() -> None:
     samples = list(range(100, 5100, 100))
     curve, goal = LossCurve(samples, [100.0 / each for each in samples]), 0.05  # after 2,000 samples
-    reached = branch_from_start(curve, goal, 64, "linear", 0, ended((2000, 0.07), (3000, 0.05), (4000, 0.03)))
+    reached = branch_from_start(curve, [goal], 64, "linear", 0, ended((2000, 0.07), (3000, 0.05), (4000, 0.03)))
     assert reached.efficiency == pytest.approx(2000 / 3000, rel=1e-3)
-    given_up = branch_from_start(curve, goal, 64, "linear", 0, ended((2000, 0.2), (4000, 0.1)))
+    given_up = branch_from_start(curve, [goal], 64, "linear", 0, ended((2000, 0.2), (4000, 0.1)))
     assert given_up.efficiency == pytest.approx(1000 / 4000, rel=1e-3)
-    assert branch_from_start(curve, goal, 64, "linear", 0, ended((2000, inf), diverged=True)).efficiency == 0.0
+    assert branch_from_start(curve, [goal], 64, "linear", 0, ended((2000, inf), diverged=True)).efficiency == 0.0
+
+
+def test_one_lucky_loss_of_a_branch_counts_little() -> None:
+    samples = list(range(100, 5100, 100))
+    curve, goals = LossCurve(samples, [100.0 / each for each in samples]), [0.125, 0.1, 0.05]  # after 800, 1,000, 2,000
+    even = ended((1600, 0.125), (2000, 0.1), (4000, 0.05))
+    lucky = ended((1600, 0.125), (2000, 0.1), (2100, 0.05))
+    found = [branch_from_start(curve, goals, 64, "linear", 0, each).efficiency for each in (even, lucky)]
+    assert found == [pytest.approx(0.5, rel=1e-3), pytest.approx(0.5 * (40 / 21) ** (1 / 3), rel=1e-3)]
+    given_up = branch_from_start(curve, goals, 64, "linear", 0, ended((1600, 0.125), (4000, 0.11)))
+    at_its_end = 100 / 0.11 / 4000
+    assert given_up.efficiency == pytest.approx((0.5 * at_its_end**2) ** (1 / 3), rel=1e-3)
 
 
 def test_a_branch_from_the_start_whose_loss_rises_has_hardly_used_its_samples() -> None:
     samples = list(range(100, 5100, 100))
     curve = LossCurve(samples, [100.0 / each for each in samples])
-    worse = branch_from_start(curve, 0.05, 64, "linear", 0, ended((1000, 2.0), (2000, 3.0), (4000, 4.0)))
+    worse = branch_from_start(curve, [0.05], 64, "linear", 0, ended((1000, 2.0), (2000, 3.0), (4000, 4.0)))
     assert worse.efficiency == pytest.approx(100 / 4000)
-    risen = branch_from_start(curve, 0.05, 64, "linear", 0, ended((1000, 0.2), (2000, 0.4), (4000, 0.4)))
+    risen = branch_from_start(curve, [0.05], 64, "linear", 0, ended((1000, 0.2), (2000, 0.4), (4000, 0.4)))
     assert risen.efficiency < 500 / 4000
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from paceline.batch_scaling.critical_batch import expected_efficiency
 from paceline.batch_scaling.findings import ScaleFindings, StudyFailed
+from paceline.batch_scaling.other_workers import worker_configs
 from paceline.batch_scaling.plan import HALF_BRANCH, StudyPlan
 from paceline.batch_scaling.preview import ScalePreview
 from paceline.batch_scaling.speedup import LEVELS, LOOK_SHARES, looks, speedup_of
@@ -53,13 +54,12 @@ class SimulatedBench:
         exchange_seconds: of the exchange between very many workers.
         most_workers: that there is room for.
         finite_to: the largest batch whose losses are finite.
-        scatter: standard deviations of the logarithm of the samples to the target: what trainings with one seed have in
-            common, and what each has of its own.
+        scatter: standard deviations of the logarithm of the samples to a loss or the target: what trainings with one
+            seed have in common, and what each has of its own.
         accident: number from which the scatter is drawn.
         fails_from: smallest batch size that does not fit.
         verified_to: largest batch size that does not diverge in a training to the target.
         breaks_at: smallest batch size that hardly learns, with any rule.
-        branch_luck: by seed, how much faster than expected a branch from the start comes to its loss.
         disturbed: by batch size, how many times as long as usual its step takes when it is measured first.
         hesitates: value of the metric that a larger batch does not exceed in a training to the target before it has
             used a number of samples well, and that number.
@@ -81,7 +81,6 @@ class SimulatedBench:
         finite_to: int = 10**6,
         scatter: tuple[float, float] = (0.0, 0.0),
         accident: int = 0,
-        branch_luck: Mapping[int, float] = MappingProxyType({}),
         fails_from: int = 10**6,
         verified_to: int = 10**6,
         breaks_at: int = 10**6,
@@ -96,7 +95,7 @@ class SimulatedBench:
         self._later_critical = later_critical
         self._metric, self._diverges = metric, diverges
         self._finite_to, self._scatter, self._accident = finite_to, scatter, accident
-        self._branch_luck, self._fails_from, self._verified_to = branch_luck, fails_from, verified_to
+        self._fails_from, self._verified_to = fails_from, verified_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
         self._disturbed, self._hesitates, self._begins_after = dict(disturbed), hesitates, begins_after
         self.jobs: list[Job] = []
@@ -140,7 +139,7 @@ class SimulatedBench:
             {"samples": 0, "global_batch_size": config["data"]["global_batch_size"]}
         ]
         evaluations, samples, step, used = [], 0, 0, 0.0
-        luck = self._branch_luck.get(config["seed"], 1.0) if is_branch else self._luck(config["seed"], stages)
+        luck = self._luck(config["seed"], stages)
         while samples < config["trainer"]["epochs"] * TRAIN:
             size = [each["global_batch_size"] for each in stages if each["samples"] <= samples][-1]
             used += luck * size * self._efficiency(config, size, critical, used)
@@ -155,6 +154,8 @@ class SimulatedBench:
             if value is not None and (value <= segment["target"] if is_branch else value >= segment["target"]):
                 break
             if samples >= segment.get("until_samples", math.inf):
+                break
+            if any(samples >= due and value > loss for due, loss in segment.get("deadlines", ())):
                 break
         last = evaluations[-1][0]
         return {
@@ -534,11 +535,14 @@ def test_a_rule_that_broke_is_not_tried_with_a_larger_batch() -> None:
     assert rules == {128: {"linear", "sqrt"}, 512: {"sqrt"}}
 
 
-def test_seeds_are_trained_until_they_lose_nothing_together() -> None:
-    """A later seed that happens to lose nothing does not end it."""
-    bench = SimulatedBench(200.0, branch_luck={0: 0.8, 1: 1.2, 2: 0.8})
-    found = study(bench)
-    assert {branch.seed for branch in found.branches if branch.batch_size == 128} == {0, 1, 2}
+def test_a_branch_that_gets_nowhere_is_given_up_early() -> None:
+    found = study(SimulatedBench(400.0, linear_to=64), verify=False)
+    broken, worked = (
+        next(branch.samples for branch in found.branches if (branch.batch_size, branch.rule) == (128, rule))
+        for rule in ("linear", "sqrt")
+    )
+    assert broken < worked
+    assert broken <= 0.7 * found.samples_to_target + 512, "with the samples to which the config as it is is compared"
 
 
 def test_a_prediction_that_does_not_hold_is_not_recommended() -> None:
@@ -552,8 +556,8 @@ def test_a_prediction_that_does_not_hold_is_not_recommended() -> None:
 
 
 def seeds_of(found: ScaleFindings) -> int:
-    """Number of seeds that were compared."""
-    return len(found.verifications[1].samples)
+    """Number of seeds that were compared; 0 if no candidate was predicted to be faster."""
+    return len(found.verifications[1].samples) if found.verifications else 0
 
 
 SCATTER = (0.12, 0.09)
@@ -577,7 +581,7 @@ def test_further_seeds_are_trained_while_these_do_not_decide() -> None:
     assert {seeds_of(each) for each in studies} == {3, 4, 6}
     assert sum(gains) >= 0.8 * ACCIDENTS
     first = [each for each in studies if seeds_of(each) == 3]
-    assert sum(bool(each.recommended) for each in first) < 0.75 * sum(gains), "three seeds would miss many of them"
+    assert sum(bool(each.recommended) for each in first) < 0.8 * sum(gains), "three seeds would miss many of them"
     plan = StudyPlan.of(config_for(SHORT, {}), FACTS)
     for each in studies:
         low, _ = each.speedup_interval or (0.0, 0.0)
@@ -657,7 +661,7 @@ def test_a_batch_that_follows_from_the_workers_stays_the_same() -> None:
     """Without a global batch size, it is 32 for each worker."""
     config = config_of(data={"name": "synthetic"})
     plan = StudyPlan.of(config, FACTS)
-    configs = plan.worker_configs(2, {32: "none", 64: "linear"})
+    configs = worker_configs(plan, 2, {32: "none", 64: "linear"})
     assert [largest_sizes(each).global_batch_size for each in configs.values()] == list(configs) == [32, 64]
 
 
@@ -832,9 +836,11 @@ def test_evaluations_hit_both_ends_of_branches_and_the_steps_that_are_saved() ->
         assert (first % every, HALF_BRANCH % every) == (0, 0)
 
 
-def test_a_short_training_has_no_checkpoints_and_more_seeds() -> None:
+def test_a_short_training_is_compared_from_its_start_alone() -> None:
     short, long = plan_of(trainer={"epochs": 4}), plan_of(trainer={"epochs": 400})
     assert (short.branch_sizes, short.own_seeds) == ([], [0, 1, 2])
+    assert (short.start_samples(12_000), short.start_samples(20_000)) == (8_400, 14_000)
+    assert long.start_samples(10**6) == long.point_steps[0] * long.own_batch_size
     assert (long.branch_sizes, long.own_seeds) == (long.start_sizes[1::2], [0])
     assert [plan.own_config(0).callbacks[-1].args["save_at_steps"] for plan in (short, long)] == [[], long.point_steps]
 

@@ -71,10 +71,10 @@ def test_extrapolated_parts_of_the_time_are_dashed() -> None:
 
 
 def test_the_interval_of_the_time_is_that_of_the_configs_own_workers() -> None:
-    assert "95 % interval over the seeds" not in legend(axes_of(TIME))
+    assert "95 % interval" not in legend(axes_of(TIME))
     table = tuple(replace(row, seconds_interval=(row.seconds / 2, row.seconds * 2)) for row in findings().table)
     axes = axes_of(TIME, table=table)
-    assert "95 % interval over the seeds" in legend(axes)
+    assert "95 % interval" in legend(axes)
     drawn = [path for each in axes.collections for path in each.get_paths()]
     ends = {(round(x), y) for path in drawn for x, y in path.vertices}
     own = [row for row in table if row.workers == 2]
