@@ -37,8 +37,10 @@ AS_EXPECTED = 0.8
 """The same for further batch sizes, as a share of what smaller ones let expect."""
 HOPELESS = 1 / 3
 """A branch from the start is given up early if, at the end of the way of the config as it is, it has not even the loss
-that this had after this share of its way. That is also the least efficiency expected of a further batch size to try:
-beyond, a learning rate breaks rather than a batch size loses."""
+that this had after this share of its way."""
+LEAST_EXPECTED = 0.45
+"""Least efficiency expected of a further batch size to try: beyond, a learning rate breaks rather than a batch size
+loses."""
 BROKEN = 0.5
 """Share of the best rule's efficiency below which a rule is not tried with larger batches."""
 MOST_TRIED = 3
@@ -132,7 +134,7 @@ def _rules_for(size: int, rules: Sequence[Rule], found: Sequence[Branch]) -> lis
 def _next_size(sizes: Sequence[int], found: Sequence[Branch], own_batch_size: int) -> int | None:
     """Return the largest batch size that is expected to tell something; None if there is no other size."""
     critical = _critical(found, own_batch_size)
-    near = [size for size in sizes if expected_efficiency(size, own_batch_size, critical) >= HOPELESS]
+    near = [size for size in sizes if expected_efficiency(size, own_batch_size, critical) >= LEAST_EXPECTED]
     return max(near, default=None)
 
 

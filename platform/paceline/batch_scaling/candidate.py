@@ -23,18 +23,19 @@ class BatchStage:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Stages of a training, and its predicted seconds to the target."""
+    """Stages of a training, and its predicted samples and seconds to the target."""
 
     stages: tuple[BatchStage, ...]
     """At least one; the batch size grows from each to the next."""
     rule: Rule
+    samples: float
     seconds: float
 
     @classmethod
     def of_row(cls, row: ScaleRow, rules: LrRules) -> "Candidate":
         """Build a candidate with one stage from a row of the table."""
         size = row.global_batch_size
-        return cls((BatchStage(0, size, 1.0),), rules.at(size), row.seconds)
+        return cls((BatchStage(0, size, 1.0),), rules.at(size), row.samples, row.seconds)
 
     def trains_like(self, other: "Candidate") -> bool:
         """Return True if both train in the same way, whatever time is predicted for them."""
@@ -87,9 +88,10 @@ def growing_candidate(
             largest = min(samples, key=lambda size: samples[size] / size * step_seconds[size])
             seconds += samples[largest] / largest * step_seconds[largest]
             chosen.append((largest, samples[largest]))
-        if sum(samples for _, samples in chosen) <= most_samples:
+        total = sum(samples for _, samples in chosen)
+        if total <= most_samples:
             stages = _stages(chosen)
-            return Candidate(stages, rules.at(largest), seconds) if len(stages) > 1 else None
+            return Candidate(stages, rules.at(largest), total, seconds) if len(stages) > 1 else None
     return None
 
 

@@ -236,7 +236,7 @@ class StudyPlan:
     @property
     def own_candidate(self) -> Candidate:
         """The config as it is."""
-        return Candidate((BatchStage(0, self.own_batch_size, 1.0),), "none", inf)
+        return Candidate((BatchStage(0, self.own_batch_size, 1.0),), "none", inf, inf)
 
     def overrides_of(self, candidate: Candidate) -> dict[str, Any]:
         """Return the overrides for a candidate."""

@@ -41,8 +41,8 @@ class Segment(Callback):
     Args:
         until_samples: None sets no end.
         metric: of the evaluation, compared with `target`; None compares none.
-        deadlines: pairs of samples and a value of that metric: the stretch ends if no evaluation has reached the value
-            when it has trained so many samples.
+        deadlines: pairs of samples and a value of that metric: the stretch ends if the first evaluation after so many
+            samples has not reached the value.
         save_at_steps: optimizer steps after which a checkpoint is saved; an evaluation must fall on each.
     """
 
@@ -57,7 +57,7 @@ class Segment(Callback):
     ) -> None:
         self._until = inf if until_samples is None else until_samples
         self._metric, self._target, self._mode = metric, target, mode
-        self._deadlines = tuple(deadlines)
+        self._deadlines = list(deadlines)
         self._save_at_steps = frozenset(save_at_steps)
         self.evaluations: list[tuple[int, dict[str, float]]] = []
         """Samples and metrics of each evaluation."""
@@ -67,19 +67,16 @@ class Segment(Callback):
     def on_evaluation_end(self, ctx: TrainContext, metrics: Mapping[str, float]) -> Control:
         """Stop, or save, if that is due."""
         self.evaluations.append((ctx.samples, dict(metrics)))
-        if self._metric is not None and is_reached(metrics.get(self._metric), self._target, self._mode):
-            return Control.STOP
-        if ctx.samples >= self._until or self._has_missed_a_deadline(ctx.samples):
+        value = None if self._metric is None else metrics.get(self._metric)
+        due = [deadline for deadline in self._deadlines if deadline[0] <= ctx.samples]
+        self._deadlines = [deadline for deadline in self._deadlines if deadline[0] > ctx.samples]
+        is_late = not all(is_reached(value, least, self._mode) for _, least in due)
+        if is_reached(value, self._target, self._mode) or ctx.samples >= self._until or is_late:
             return Control.STOP
         if ctx.step in self._save_at_steps:
             self.saved.append((ctx.samples, ctx.step))
             return Control.SAVE
         return Control.CONTINUE
-
-    def _has_missed_a_deadline(self, samples: int) -> bool:
-        due = [value for at, value in self._deadlines if at <= samples]
-        seen = [metrics.get(self._metric or "") for _, metrics in self.evaluations]
-        return not all(any(is_reached(each, value, self._mode) for each in seen) for value in due)
 
 
 class TrailingAverage(EMA):

@@ -17,7 +17,9 @@ from paceline.batch_scaling.findings import Verification
 
 LEVELS = (0.04, 0.01)
 """Chance of each candidate to be recommended though it is not faster: 5 % together."""
-LOOK_SHARES = (0.2, 0.4, 0.4)
+EQUAL_LEVELS = (0.025, 0.025)
+"""The same where a training decides which of two is the first: either may be, as if both were compared."""
+LOOK_SHARES = (0.4, 0.3, 0.3)
 """Share of a candidate's chance that is spent at each of the `looks`."""
 
 AT_TARGET_LEVEL = 0.05

@@ -85,7 +85,7 @@ class ScaleStudy:
         own = jobs.train_own(plan.own_config(plan.seeds[0]))
         target = target_of(plan, own)
         if plan.section.verify:
-            verifying_seconds = (2 * len(plan.seeds) - len(plan.own_seeds)) * own["seconds"]
+            verifying_seconds = (2 * len(plan.seeds) + 1 - len(plan.own_seeds)) * own["seconds"]
             self._clock.reserved = min(verifying_seconds, VERIFYING_SHARE * self._clock.budget_seconds)
         trained = {plan.seeds[0]: own}
         for seed in plan.own_seeds[1:]:

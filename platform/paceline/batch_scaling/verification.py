@@ -10,7 +10,7 @@ the target correct the critical batch size.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil, exp, log, sqrt
+from math import ceil, exp, inf, log, sqrt
 from statistics import fmean
 
 from paceline.batch_scaling.candidate import Candidate
@@ -20,6 +20,7 @@ from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.refinement import SamplesRatio, critical_batch_of
 from paceline.batch_scaling.speedup import (
     AT_TARGET_LEVEL,
+    EQUAL_LEVELS,
     LEVELS,
     LOOK_SHARES,
     looks,
@@ -45,10 +46,13 @@ def verify(
     than the config as it is.
 
     Args:
-        candidates: the most promising one first, at most as many as there are `LEVELS`.
+        candidates: the most promising one first, at most as many as there are `LEVELS`. If the second one is predicted
+            to be the faster one, a training with each decides.
     """
-    own = trainings.own
-    for candidate, level in zip(candidates, LEVELS, strict=False):
+    own, levels = trainings.own, LEVELS
+    if len(candidates) > 1 and candidates[1].seconds < candidates[0].seconds:
+        candidates, levels = _raced(plan, listener, candidates, trainings), EQUAL_LEVELS
+    for candidate, level in zip(candidates, levels, strict=False):
         listener.stage(f"training {candidate.text} to the target, beside the config as it is")
         for seed in plan.seeds:
             trainings.train(own, seed)
@@ -69,6 +73,22 @@ def verify(
         found = _compared(plan, jobs, found, trainings, other, seconds, level)
         break  # the next one is predicted to gain hardly more
     return _corrected(found, plan, trainings)
+
+
+def _raced(
+    plan: StudyPlan, listener: Stages, candidates: Sequence[Candidate], trainings: TargetTrainings
+) -> list[Candidate]:
+    """Return the candidates in the order of their times to the target with the first seed."""
+    seed, shares = plan.seeds[0], shares_of(list(trainings.own.reached.values()))
+
+    def seconds_of(candidate: Candidate) -> float:
+        listener.stage(f"training {candidate.text} to the target")
+        trained = trainings.of(candidate)
+        trainings.train(trained, seed)
+        passed = trained.trainings.get(seed)
+        return inf if passed is None else candidate.seconds * smoothed_samples(passed, shares) / candidate.samples
+
+    return sorted(candidates, key=seconds_of)
 
 
 def _compared(
