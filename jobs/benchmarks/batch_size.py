@@ -264,7 +264,12 @@ def measure_grid(
     medians = {cell.size: cell.median for cell in cells if cell.median is not None}
     if own not in medians or len(medians) < 2:
         return Part((), [], failures={"grid": "the target is not reached, choose another one with --target"})
-    critical = fitted_critical_batch({size: samples / medians[own] for size, samples in medians.items()}, own)
+    critical = fitted_critical_batch(
+        {size: samples / medians[own] for size, samples in medians.items()},
+        own,
+        # they would have taken longer than the whole training
+        at_least={cell.size: plan.samples / medians[own] for cell in cells if cell.median is None},
+    )
     rows = [
         (
             cell.size,

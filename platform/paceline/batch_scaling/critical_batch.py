@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 from statistics import fmean, geometric_mean
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -240,16 +241,22 @@ def stretches(by_samples: Sequence[tuple[int, float]], samples_to_target: int) -
     return [(end - begin, size) for begin, end, (_, size) in zip(begins, ends, by_samples, strict=True)]
 
 
-def fitted_critical_batch(samples: Mapping[int, float], own_batch_size: int) -> float:
+def fitted_critical_batch(
+    samples: Mapping[int, float], own_batch_size: int, at_least: Mapping[int, float] = MappingProxyType({})
+) -> float:
     """Return the critical batch size that fits best; `inf` for none.
 
     Args:
         samples: to a loss or a target, over those of the config's own batch, by batch size.
+        at_least: lower limits of these, for batch sizes that have not come to it.
     """
     candidates = candidate_sizes(own_batch_size)
     errors = np.zeros_like(candidates)
     for size, each in samples.items():  # no batch takes fewer samples than a smaller one
         errors += (log_samples(candidates, size / own_batch_size, own_batch_size) - log(max(each, 1.0))) ** 2
+    for size, least in at_least.items():
+        expected = log_samples(candidates, size / own_batch_size, own_batch_size)
+        errors += np.minimum(expected - log(max(least, 1.0)), 0.0) ** 2
     return best_size(candidates, errors)
 
 

@@ -16,6 +16,7 @@ from paceline.batch_scaling.critical_batch import (
     critical_batch,
     efficiency_of,
     expected_efficiency,
+    fitted_critical_batch,
 )
 from paceline.batch_scaling.lr_rules import LrRules, rules_that_held
 from paceline.batch_scaling.refinement import BRANCH_ERROR, SamplesRatio, critical_batch_of, refined
@@ -59,6 +60,15 @@ def test_where_it_grows_over_training_the_samples_to_the_target_add_up() -> None
     for size in SIZES:
         samples = 4000 / expected_efficiency(size, OWN, 60.0) + 6000 / expected_efficiency(size, OWN, 240.0)
         assert TARGET / expected_efficiency(size, OWN, found.size) == pytest.approx(samples, rel=0.03)
+
+
+def test_a_batch_that_has_not_come_to_the_target_bounds_the_critical_size() -> None:
+    seen = {size: 1 / expected_efficiency(size, OWN, 10_000.0) for size in (64, 128)}
+    assert fitted_critical_batch(seen, OWN) == pytest.approx(10_000, rel=0.05)
+    # with 300, a batch of 256 takes 1.675 times the samples
+    assert 300 < fitted_critical_batch(seen, OWN, at_least={256: 1.675}) < 700
+    low = {256: 1 / expected_efficiency(256, OWN, 10_000.0) / 1.01}
+    assert fitted_critical_batch(seen, OWN, at_least=low) == pytest.approx(10_000, rel=0.05)
 
 
 def measured(size: int, critical: float, error: float, is_lower_limit: bool = False) -> SamplesRatio:
