@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Any
 
 from paceline.batch_scaling.critical_batch import (
@@ -160,10 +160,12 @@ def _train_size(plan: StudyPlan, jobs: StudyJobs, way: _OwnWay, size: int, found
         enough = min(enough, AS_EXPECTED * expected_efficiency(size, own, _critical(found, own)))
     hopeless = (way.end, way.curve.loss_at(HOPELESS * way.end))
     tried: list[Branch] = []
-    is_trained = True
+    is_trained, most_lr = True, inf
     for rule in (*rules, "none"):
         if rule == "none" and rules and not _saves_no_steps(tried, own):
             break
+        if plan.lr(size, rule) > most_lr:
+            continue
         config = plan.start_config(size, rule, way.goals[-1], round(GIVEN_UP * way.end), [hopeless])
         values = jobs.branch(config, f"of batch {size:,} from the start")
         if values is None:
@@ -172,6 +174,8 @@ def _train_size(plan: StudyPlan, jobs: StudyJobs, way: _OwnWay, size: int, found
         tried.append(branch_from_start(way.curve, way.goals, size, rule, plan.seeds[0], values))
         if tried[-1].efficiency >= enough:
             break
+        if not tried[-1].loss < way.curve.loss_at(0):  # it broke, and would with a higher learning rate
+            most_lr = min(most_lr, plan.lr(size, rule))
     found += tried
     return is_trained
 

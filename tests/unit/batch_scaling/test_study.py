@@ -535,6 +535,14 @@ def test_a_rule_that_broke_is_not_tried_with_a_larger_batch() -> None:
     assert rules == {128: {"linear", "sqrt"}, 512: {"sqrt"}}
 
 
+@pytest.mark.parametrize(("optimizer", "tried"), [("adamw", ["sqrt", "none"]), ("sgd", ["linear", "sqrt", "none"])])
+def test_where_a_rule_breaks_none_with_a_higher_learning_rate_is_tried(optimizer: str, tried: list[str]) -> None:
+    bench = SimulatedBench(400.0, linear_to=64, sqrt_to=64)
+    config = config_for(SHORT, {"verify": False}).with_overrides({"optimizer": {"name": optimizer, "lr": 0.001}})
+    found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere")).run()
+    assert [branch.rule for branch in found.branches if branch.batch_size == 128] == tried
+
+
 def test_a_branch_that_gets_nowhere_is_given_up_early() -> None:
     found = study(SimulatedBench(400.0, linear_to=64), verify=False)
     broken, worked = (
