@@ -31,13 +31,27 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
+from batch_grid import (
+    RULES,
+    WINDOW_SECONDS,
+    WINDOWS,
+    Cell,
+    Training,
+    best_of,
+    cell_overrides,
+    measured_grid,
+    recorded_grid,
+    stages_of,
+    trained,
+)
 from harness import Benchmark, Interval, Part, Target, estimate, exactly, ratio, take_turns
 
 from paceline import load_config
 from paceline.batch_scaling.critical_batch import fitted_critical_batch
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.scale import scale
-from paceline.batch_scaling.segment import is_reached, look, train_segment
+from paceline.batch_scaling.segment import look
+from paceline.batch_scaling.stored_findings import findings_json
 from paceline.bench.stepper import Stepper
 from paceline.bench.throughput import throughput
 from paceline.cluster.listener import SilentListener
@@ -46,79 +60,11 @@ from paceline.engine.dist_context import DistContext
 
 CONFIG = Path(__file__).resolve().parents[2] / "configs" / "mnist_batch_lr.yaml"
 TARGET = "val/accuracy=0.96"
-RULES = ("none", "sqrt", "linear")
 DOUBLINGS = 6
 MOST_COST, MOST_SHARE, MOST_ERROR, MOST_SLOWER, MOST_STEPS = 1.02, 0.1, 0.25, 1.1, 0.8
-WINDOWS, WINDOW_SECONDS = 5, 0.3
 TURNS = 5
 FRESH_FROM = 1000
 """Seeds of the fresh trainings begin here, away from those of the grid."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A batch size of the grid with a rule."""
-
-    size: int
-    rule: str
-    samples: tuple[int | None, ...]
-    """To the target, for each seed."""
-    sample_seconds: float
-
-    @property
-    def median(self) -> float | None:
-        """Of the samples; None where the target was not reached with most of the seeds."""
-        found = statistics.median(each if each is not None else float("inf") for each in self.samples)
-        return found if found < float("inf") else None
-
-
-def cell_overrides(plan: StudyPlan, size: int, rule: str) -> dict[str, Any]:
-    """Return what a cell of the grid changes in the config."""
-    own = {"optimizer.lr": plan.own_lr, "optimizer.base_batch_size": plan.own_batch_size}
-    return {"data.global_batch_size": size, "optimizer.lr_scaling": rule, **own}
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training of the whole length."""
-
-    reached: int | None
-    """Samples to the target; None where it was not reached."""
-    samples: int
-    quality: float
-    """Metric of the target at the end."""
-
-
-def trained(plan: StudyPlan, changes: Mapping[str, Any], seed: int) -> Training:
-    """Train for the whole length."""
-    target = plan.target
-    assert target is not None
-    changed = plan.config.with_overrides({**changes, "scale": None})
-    every = max(1, round(plan.evaluation_steps * plan.own_batch_size / stages_of(changed)[-1][1]))
-    config = changed.with_overrides(
-        {
-            "seed": seed,
-            "scale": None,
-            "trainer.evaluate_every_n_steps": every,
-            "trainer.evaluate_every_n_epochs": 0,
-            "callbacks": [*plan.config.callbacks, {"path": "paceline.batch_scaling.segment:Segment"}],
-        }
-    )
-    values = train_segment([config], {}, DistContext.current())
-    evaluations = values["evaluations"]
-    reached = (
-        samples for samples, metrics in evaluations if is_reached(metrics.get(target.name), target.value, target.mode)
-    )
-    quality = evaluations[-1][1].get(target.name, float("nan")) if evaluations else float("nan")
-    return Training(next(reached, None), values["samples"], quality)
-
-
-def stages_of(config: ExperimentConfig) -> list[tuple[int, int]]:
-    """Return the samples after which each batch size begins, and the size."""
-    if config.data.batch_size_schedule:
-        return [(each.samples, each.global_batch_size) for each in config.data.batch_size_schedule]
-    assert isinstance(config.data.global_batch_size, int)
-    return [(0, config.data.global_batch_size)]
 
 
 @dataclass(frozen=True)
@@ -176,38 +122,6 @@ def _summed(stages: Sequence[tuple[int, int]], samples: int, longest: int, of_a_
     return sum(
         max(0, min(samples, end) - begin) * of_a_sample[size] for (begin, size), end in zip(stages, ends, strict=True)
     )
-
-
-def measured_grid(plan: StudyPlan, sizes: Sequence[int], seeds: int, benchmark: Benchmark) -> tuple[list[Cell], int]:
-    """Train every cell; return all, and the samples that they took."""
-    cells, spent = [], 0
-    for size in sizes:
-        config = plan.config.with_overrides({"data.global_batch_size": size, "scale": None})
-        options = {"windows": WINDOWS, "window_seconds": WINDOW_SECONDS}
-        (seconds,) = throughput([config], options, DistContext.current())["seconds_per_sample"]
-        for rule in RULES:
-            changes = cell_overrides(plan, size, rule)
-            runs = [trained(plan, changes, plan.config.seed + number) for number in range(seeds)]
-            spent += sum(run.samples for run in runs)
-            cells.append(Cell(size, rule, tuple(run.reached for run in runs), statistics.median(seconds)))
-            benchmark.say(f"batch {size}, {rule}: {cells[-1].samples} samples to the target")
-    return cells, spent
-
-
-def recorded_grid(plan: StudyPlan, results: Path) -> tuple[list[Cell], int]:
-    """Read every cell from a record; return all, and the samples that they took."""
-    raw = json.loads(results.read_text())["grid"]["raw"]["cells"]
-    cells = [Cell(each["size"], each["rule"], tuple(each["samples"]), each["sample_seconds"]) for each in raw]
-    return cells, sum(len(cell.samples) for cell in cells) * plan.samples
-
-
-def best_of(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cell with the best rule for each batch size."""
-    sizes = sorted({cell.size for cell in cells})
-    return [
-        min((cell for cell in cells if cell.size == size), key=lambda cell: cell.median or float("inf"))
-        for size in sizes
-    ]
 
 
 def draw(
@@ -325,6 +239,7 @@ def measure_grid(
         "cells": [vars(cell) for cell in grid],
         "predicted": predicted,
         "critical": [ours, critical],
+        "study": findings_json(found),
         "fresh": {"recommended": asdict(recommended_fresh), "best": asdict(best_fresh), "as it is": asdict(own_fresh)},
     }
     return Part(columns, rows, targets, notes=notes, raw=raw)

@@ -248,7 +248,7 @@ def fitted_critical_batch(
 
     Args:
         samples: to a loss or a target, over those of the config's own batch, by batch size.
-        at_least: lower limits of these, for batch sizes that have not come to it.
+        at_least: lower limits of these, for batch sizes that have not reached it.
     """
     candidates = candidate_sizes(own_batch_size)
     errors = np.zeros_like(candidates)

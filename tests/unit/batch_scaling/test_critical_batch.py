@@ -62,7 +62,7 @@ def test_where_it_grows_over_training_the_samples_to_the_target_add_up() -> None
         assert TARGET / expected_efficiency(size, OWN, found.size) == pytest.approx(samples, rel=0.03)
 
 
-def test_a_batch_that_has_not_come_to_the_target_bounds_the_critical_size() -> None:
+def test_a_batch_that_has_not_reached_the_target_bounds_the_critical_size() -> None:
     seen = {size: 1 / expected_efficiency(size, OWN, 10_000.0) for size in (64, 128)}
     assert fitted_critical_batch(seen, OWN) == pytest.approx(10_000, rel=0.05)
     # with 300, a batch of 256 takes 1.675 times the samples
