@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, inf, isfinite
+from math import ceil, isfinite
 from typing import Any
 
 from paceline.batch_scaling.critical_batch import (
@@ -29,15 +29,15 @@ LEAST_PROGRESS = 0.25
 """Share of the way from the first loss to that at the target which the config as it is has gone before branches from
 the start are compared with it."""
 COMPARED = (0.6, 0.7, 0.8, 0.9, 1.0)
-"""Shares of the way of the config as it is at whose losses branches from the start are compared with it. Over 12 to 16
-seeds, in three models with 4 or 8 times the batch, the logarithm of the efficiency then scatters by 0.09 to 0.18."""
+"""Shares of the reference at whose losses branches from the start are compared with it. Over 12 to 16 seeds, in three
+models with 4 or 8 times the batch, the logarithm of the efficiency then scatters by 0.09 to 0.18."""
 NEARLY_BEST = 0.8
 """Efficiency of a branch from the start from which on no other rule is tried."""
 AS_EXPECTED = 0.8
 """The same for further batch sizes, as a share of what smaller ones let expect."""
 HOPELESS = 1 / 3
-"""A branch from the start is given up early if, at the end of the way of the config as it is, it has not even the loss
-that this had after this share of its way."""
+"""A branch from the start is given up early if, after as many samples as the reference has, it has not reached the loss
+that the reference had after this share of them."""
 LEAST_EXPECTED = 0.45
 """Least efficiency expected of a further batch size to try: beyond, a learning rate breaks rather than a batch size
 loses."""
@@ -61,7 +61,7 @@ def train_branches(
         jobs.notes.append(f"the task reports no finite {LOSS}: the critical batch size is not measured")
         return []
     listener.stage("branches from the start")
-    found = _from_start(plan, jobs, _OwnWay.of(losses, plan.start_samples(reached), reached))
+    found = _from_start(plan, jobs, _Reference.of(losses, plan.start_samples(reached), reached))
     if not plan.branch_sizes:
         jobs.notes.append("the training is too short for branches from its checkpoints: all begin at its start")
         return found
@@ -74,40 +74,40 @@ def train_branches(
 
 
 @dataclass(frozen=True)
-class _OwnWay:
-    """The way of the config as it is with which branches from the start are compared."""
+class _Reference:
+    """The training of the config as it is, as far as branches from the start are compared with it."""
 
     curve: LossCurve
-    end: int
-    """Samples after which it ends."""
+    length: int
+    """Samples."""
     goals: tuple[float, ...]
     """Losses on its last part, falling; the last one is that at its end."""
 
     @classmethod
-    def of(cls, losses: Sequence[tuple[int, float]], end: int, reached: int) -> "_OwnWay":
-        """Build the way, which is longer where the config has hardly made progress by then: any branch has the losses
-        before at once, since that of a deep model may rise during its warmup.
+    def of(cls, losses: Sequence[tuple[int, float]], length: int, reached: int) -> "_Reference":
+        """Build it, longer where the config has hardly made progress by then: any branch has the losses before at once,
+        since that of a deep model may rise during its warmup.
 
         Args:
             losses: samples and loss of each evaluation.
-            end: samples after which the way ends.
+            length: samples.
             reached: samples to the target, where it ends at the latest.
         """
         curve, first = LossCurve.of(losses), losses[0][1]
         begun = min(reached, ceil(curve.samples_to(first - LEAST_PROGRESS * (first - curve.loss_at(reached)))))
-        end = max(end, begun)
-        return cls(curve, end, tuple(curve.loss_at(max(begun, share * end)) for share in COMPARED))
+        length = max(length, begun)
+        return cls(curve, length, tuple(curve.loss_at(max(begun, share * length)) for share in COMPARED))
 
 
-def _from_start(plan: StudyPlan, jobs: StudyJobs, way: _OwnWay) -> list[Branch]:
-    """Train larger batches until they have the loss at the end of the way."""
+def _from_start(plan: StudyPlan, jobs: StudyJobs, own: _Reference) -> list[Branch]:
+    """Train larger batches until they have the loss at the end of the own."""
     found: list[Branch] = []
     left = list(plan.start_sizes)
     size = left[:2][-1] if left else None
     for _ in range(MOST_TRIED):
         if size is None:
             break
-        is_trained = _train_size(plan, jobs, way, size, found)
+        is_trained = _train_size(plan, jobs, own, size, found)
         left.remove(size)
         if not is_trained or is_far_beyond(found, size):
             left = [each for each in left if each < size]
@@ -146,38 +146,43 @@ def _critical(found: Sequence[Branch], own_batch_size: int) -> float:
     return fitted_critical_batch({size: 1 / each for size, each in best.items()}, own_batch_size)
 
 
-def _train_size(plan: StudyPlan, jobs: StudyJobs, way: _OwnWay, size: int, found: list[Branch]) -> bool:
+def _train_size(plan: StudyPlan, jobs: StudyJobs, own: _Reference, size: int, found: list[Branch]) -> bool:
     """Train with a batch size and each rule, until one is nearly as efficient as can be. Return False if one could not
     be trained.
 
     Args:
         found: branches with other batch sizes; those with this one are added.
     """
-    own = plan.own_batch_size
-    rules = _rules_for(size, plan.rules, found)
-    enough = NEARLY_BEST
+    rules, own_size, enough = _rules_for(size, plan.rules, found), plan.own_batch_size, NEARLY_BEST
     if any(branch.batch_size < size for branch in found):
-        enough = min(enough, AS_EXPECTED * expected_efficiency(size, own, _critical(found, own)))
-    hopeless = (way.end, way.curve.loss_at(HOPELESS * way.end))
+        enough = min(enough, AS_EXPECTED * expected_efficiency(size, own_size, _critical(found, own_size)))
+    hopeless = (own.length, own.curve.loss_at(HOPELESS * own.length))
     tried: list[Branch] = []
-    is_trained, most_lr = True, inf
+    broken: list[Rule] = []
+    is_trained = True
     for rule in (*rules, "none"):
-        if rule == "none" and rules and not _saves_no_steps(tried, own):
+        if rule == "none" and rules and not _saves_no_steps(tried, own_size):
             break
-        if plan.lr(size, rule) > most_lr:
+        if _breaks_too(plan, size, rule, broken):
             continue
-        config = plan.start_config(size, rule, way.goals[-1], round(GIVEN_UP * way.end), [hopeless])
+        config = plan.start_config(size, rule, own.goals[-1], round(GIVEN_UP * own.length), [hopeless])
         values = jobs.branch(config, f"of batch {size:,} from the start")
         if values is None:
             is_trained = False
             break
-        tried.append(branch_from_start(way.curve, way.goals, size, rule, plan.seeds[0], values))
+        tried.append(branch_from_start(own.curve, own.goals, size, rule, values))
         if tried[-1].efficiency >= enough:
             break
-        if not tried[-1].loss < way.curve.loss_at(0):  # it broke, and would with a higher learning rate
-            most_lr = min(most_lr, plan.lr(size, rule))
+        if not _has_learned(values):
+            broken.append(rule)
     found += tried
     return is_trained
+
+
+def _breaks_too(plan: StudyPlan, size: int, rule: Rule, broken: Sequence[Rule]) -> bool:
+    """Return True if a rule has a higher learning rate than one that broke. That of `adascale` depends on the noise."""
+    fixed = [each for each in broken if each != "adascale"]
+    return rule != "adascale" and any(plan.lr(size, rule) > plan.lr(size, each) for each in fixed)
 
 
 def _saves_no_steps(branches: Sequence[Branch], own_batch_size: int) -> bool:
@@ -212,7 +217,10 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
         begun = f"of batch {size:,} after {point.samples:,} samples"
         best = rules[max(tried for tried in rules if tried <= size)] if rules else "none"
         first = plan.rules[0] if best == "none" else best
+        broken: list[Rule] = []
         for rule in (first, *(each for each in plan.rules if each != first)):
+            if _breaks_too(plan, size, rule, broken):
+                continue
             config = plan.branch_config(point.samples, point.step, size, rule)
             values = jobs.branch(config, begun, point.checkpoint)
             if values is None:
@@ -220,6 +228,7 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
             trained.append((size, rule, values))
             if _has_learned(values):
                 break
+            broken.append(rule)
     ends = [losses_of(values)[-1][1] for _, _, values in trained if _has_learned(values)]
     config = plan.reference_config(point.samples, point.step, min(ends, default=None))
     reference = jobs.branch(config, f"as it is after {point.samples:,} samples", point.checkpoint)
@@ -227,7 +236,7 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
     if len(losses) < 2 or not all(isfinite(loss) for _, loss in losses):
         return []
     curve = LossCurve.of(losses)
-    return [branch_of(point.samples, curve, size, rule, plan.seeds[0], values) for size, rule, values in trained]
+    return [branch_of(point.samples, curve, size, rule, values) for size, rule, values in trained]
 
 
 def _has_learned(values: Mapping[str, Any]) -> bool:

@@ -21,8 +21,8 @@ measured, each of which has L_i samples with the config's own batch, and that is
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, isfinite, log
-from statistics import fmean, geometric_mean
+from math import inf, isfinite, log
+from statistics import geometric_mean
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -50,7 +50,6 @@ class Branch:
     """Samples trained before the branch, with the config's own batch; 0 if it begins with the initial weights."""
     batch_size: int
     rule: Rule
-    seed: int
     samples: int
     """Samples trained in the branch."""
     loss: float
@@ -79,7 +78,7 @@ class LossCurve:
 
     def __init__(self, samples: Sequence[int], losses: Sequence[float]) -> None:
         """Args:
-        samples: of each evaluation, increasing; at least two.
+        samples: of each evaluation, increasing; at least one.
         """
         from scipy.optimize import isotonic_regression
 
@@ -112,9 +111,7 @@ def efficiency_of(curve: LossCurve, half: tuple[int, float], whole: tuple[int, f
     return max(0.0, (curve.samples_to(whole[1]) - curve.samples_to(half[1])) / (whole[0] - half[0]))
 
 
-def branch_of(
-    start_samples: int, curve: LossCurve, batch_size: int, rule: Rule, seed: int, values: Mapping[str, Any]
-) -> Branch:
+def branch_of(start_samples: int, curve: LossCurve, batch_size: int, rule: Rule, values: Mapping[str, Any]) -> Branch:
     """Return a branch from a checkpoint, compared with the curve.
 
     Args:
@@ -130,11 +127,11 @@ def branch_of(
         if before:
             half = min(before, key=lambda each: abs(each[0] - middle))
             efficiency = efficiency_of(curve, half, evaluations[-1])
-    return Branch(start_samples, batch_size, rule, seed, values["samples"], loss, efficiency)
+    return Branch(start_samples, batch_size, rule, values["samples"], loss, efficiency)
 
 
 def branch_from_start(
-    curve: LossCurve, goals: Sequence[float], batch_size: int, rule: Rule, seed: int, values: Mapping[str, Any]
+    curve: LossCurve, goals: Sequence[float], batch_size: int, rule: Rule, values: Mapping[str, Any]
 ) -> Branch:
     """Return a branch that begins with the initial weights, compared with the curve: its efficiency is the geometric
     mean of those at several losses, since a single one is partly an accident.
@@ -154,7 +151,7 @@ def branch_from_start(
         efficiency = geometric_mean(
             curve.samples_to(max(last, goal)) / (own.samples_to(goal) if last <= goal else samples) for goal in goals
         )
-    return Branch(0, batch_size, rule, seed, values["samples"], loss, efficiency)
+    return Branch(0, batch_size, rule, values["samples"], loss, efficiency)
 
 
 def ended_finite(values: Mapping[str, Any]) -> bool:
@@ -174,13 +171,12 @@ def expected_efficiency(batch_size: float, own_batch_size: float, critical: floa
 
 
 def efficiencies(branches: Sequence[Branch]) -> dict[tuple[int, int], dict[Rule, float]]:
-    """Return the efficiency of each rule, by the start and the batch size of the branches: the geometric mean over
-    their seeds."""
-    logs: dict[tuple[int, int], dict[Rule, list[float]]] = {}
+    """Return the efficiency of each rule, by the start and the batch size of the branches."""
+    found: dict[tuple[int, int], dict[Rule, float]] = {}
     for branch in branches:
-        rules = logs.setdefault((branch.start_samples, branch.batch_size), {})
-        rules.setdefault(branch.rule, []).append(log(max(branch.efficiency, LEAST_EFFICIENCY)))
-    return {place: {rule: exp(fmean(each)) for rule, each in rules.items()} for place, rules in logs.items()}
+        rules = found.setdefault((branch.start_samples, branch.batch_size), {})
+        rules[branch.rule] = max(branch.efficiency, LEAST_EFFICIENCY)
+    return found
 
 
 def best_rule(branches: Sequence[Branch], like: Branch) -> Rule:

@@ -34,7 +34,7 @@ half of them, they say too little of larger batches, 0.85 where 0.97 is right.""
 GIVEN_UP = 1.5
 """A branch from the start ends after this many times the samples that the config's own batch takes."""
 LEAST_STEPS = 8
-"""Fewest optimizer steps of a branch from the start until then."""
+"""Fewest optimizer steps of a branch from the start until then, if it is compared up to the first point."""
 AVERAGED_STEPS = 32
 """Steps of the config's own batch; weights are averaged over the samples of this many steps."""
 MOST_DOUBLINGS = 4
@@ -174,8 +174,8 @@ class StudyPlan:
 
     @property
     def own_seeds(self) -> list[int]:
-        """Seeds with which the config as it is is trained before the branches. Where it is too short for branches from
-        checkpoints, these are all: so many trainings to the target are cheap, and one alone says little about it."""
+        """Seeds with which the config as it is is trained before the branches: all of them where it is too short for
+        branches from checkpoints, since one training says little about the samples to the target."""
         return self.seeds[:1] if self.branch_sizes else self.seeds
 
     @property

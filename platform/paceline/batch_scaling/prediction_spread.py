@@ -1,7 +1,8 @@
 """Intervals of the predicted samples to the target.
 
 They come from the scatter between seeds of the samples with the config's own batch, and from the interval of the
-critical batch size; both errors are taken as independent.
+critical batch size; both errors are taken as independent. The scatter of a few seeds is moderated by `USUAL_SCATTER`,
+like that of a ratio: over 12 to 16 seeds it was 0.10 to 0.13 in three models.
 """
 
 from collections.abc import Sequence

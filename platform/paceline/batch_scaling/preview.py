@@ -40,7 +40,8 @@ class PlannedTraining:
     """Learning-rate rules in the order of trial. A later rule is tried only if the earlier ones lose samples."""
     seeds: tuple[int, ...]
     most_samples: int
-    """Upper limit of the training samples of all of them together."""
+    """Upper limit of the training samples of all of them together. Branches from the start take more where the loss of
+    the config as it is has hardly fallen by the first checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def _from_start(plan: StudyPlan) -> list[PlannedTraining]:
     found = []
     for size in plan.start_sizes:
         every = plan.start_config(size, rules[0], 0.0, until).trainer.evaluate_every_n_steps or 1
-        longest = min(-(-until // (every * size)) * every * size, plan.samples)
+        longest = min(-(-until // (every * size)) * every, -(-plan.samples // size)) * size
         found.append(PlannedTraining(BRANCH, 0, size, rules, tuple(plan.seeds[:1]), len(rules) * longest))
     return found
 

@@ -21,12 +21,15 @@ from paceline.batch_scaling.critical_batch import (
 
 BRANCH_ERROR = 0.7
 """Standard deviation of the logarithm of the critical batch size, if it is known from branches alone. They compare the
-loss in a part of the training, not the target. Over the grids of three models it was off by 0.5, 0.8 and 0.9."""
+loss in a part of the training, not the target. Over the grids of three models it was off by 0.5, 0.8 and 0.9 at commit
+e7d873f4. Since branches are compared further on the way, it was off by 0.2 to 0.5 over four grids of short trainings,
+three of which that was developed on."""
 LIMIT_OF_BRANCHES = 20.0
 """Largest critical batch size that branches can show, over the largest batch of a branch. A larger one lowers the
 efficiency of that branch by less than a twentieth, which is less than its scatter."""
-UNLIKELY = 1.96**2
-"""Twice the logarithm of the likelihood ratio from which on a size is outside the 95 % interval (Wilks 1938)."""
+NORMAL = 1.96
+"""Half of a 95 % interval over the standard error. Its square is twice the logarithm of the likelihood ratio from which
+on a size is outside the interval (Wilks 1938)."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class SamplesRatio:
     samples: float
     error: float
     """Standard error of the logarithm of `samples`."""
+    freedom: float = inf
+    """Degrees of freedom of the error."""
     is_lower_limit: bool = False
     """True if a training with the larger batch did not reach the target."""
 
@@ -51,7 +56,7 @@ def critical_batch_of(
         samples_to_target: with the config's own batch.
     """
     failed = smallest_untrainable(branches)
-    largest = max(branch.batch_size for branch in branches if branch.batch_size < failed or failed == inf)
+    largest = max((branch.batch_size for branch in branches if branch.batch_size < failed), default=own_batch_size)
     return refined(critical_batch(branches, own_batch_size, samples_to_target), own_batch_size, trained, largest)
 
 
@@ -68,16 +73,17 @@ def refined(
     Returns:
         The most likely size. The sizes that were measured over the training change by the same factor.
     """
-    limit = LIMIT_OF_BRANCHES * largest
-    candidates = candidate_sizes(own_batch_size)
+    candidates, limit = candidate_sizes(own_batch_size), LIMIT_OF_BRANCHES * largest
     logs = np.log(np.minimum(candidates, limit) / min(critical.size, limit))
     errors = (logs / BRANCH_ERROR) ** 2
+    wide = errors.copy()  # an error that is known from few seeds is Student's
     for each in trained:
         above = log_samples(candidates, each.batch_size / own_batch_size, own_batch_size) - log(max(each.samples, 1.0))
         if each.is_lower_limit:
             above = np.minimum(above, 0.0)
         errors += (above / each.error) ** 2
-    likely = candidates[errors - errors.min() < UNLIKELY]
+        wide += (above / each.error * NORMAL / _student(each.freedom)) ** 2
+    likely = candidates[wide - wide.min() < NORMAL**2]
     interval = float(likely[0]), float(likely[-1]) if likely[-1] < limit else inf
     if not trained:
         return replace(critical, interval=interval)
@@ -88,3 +94,10 @@ def refined(
 
     by_samples = tuple((samples, changed(before)) for samples, before in critical.by_samples)
     return CriticalBatch(size, changed(critical.low), changed(critical.high), by_samples, interval)
+
+
+def _student(freedom: float) -> float:
+    """Return half of a 95 % interval over the standard error, with these degrees of freedom."""
+    from scipy.special import stdtrit
+
+    return NORMAL if freedom == inf else float(stdtrit(freedom, 0.975))

@@ -18,7 +18,8 @@ from paceline.batch_scaling.findings import Verification
 LEVELS = (0.04, 0.01)
 """Chance of each candidate to be recommended though it is not faster: 5 % together."""
 EQUAL_LEVELS = (0.025, 0.025)
-"""The same where a training decides which of two is the first: either may be, as if both were compared."""
+"""The same where a training with the first seed decides which of two candidates is compared: Bonferroni's correction
+over both."""
 LOOK_SHARES = (0.4, 0.3, 0.3)
 """Share of a candidate's chance that is spent at each of the `looks`."""
 

@@ -207,7 +207,7 @@ class ScaleStudy:
         failed = smallest_untrainable(found.branches)
         if isfinite(failed):
             self._jobs.notes.append(
-                f"a batch of {failed:,.0f} has no finite loss, with any rule: none so large is considered"
+                f"a batch of {failed:,.0f} has no finite loss, with any rule tried: none so large is considered"
             )
         candidates = self._candidates(found, plan)
         if not plan.section.verify:
@@ -227,7 +227,7 @@ class ScaleStudy:
         if verified.recommended and knee is not None and knee.global_batch_size > max(recommended_sizes(verified)):
             self._jobs.notes.append(
                 f"since these trainings, {batch_text([knee.global_batch_size], knee.workers)} is predicted to be "
-                f"faster still ({seconds_text(knee.seconds)}); it was not trained to the target"
+                f"faster still ({seconds_text(knee.seconds)}); that was not verified"
             )
         return verified
 

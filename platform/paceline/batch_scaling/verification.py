@@ -23,6 +23,7 @@ from paceline.batch_scaling.speedup import (
     EQUAL_LEVELS,
     LEVELS,
     LOOK_SHARES,
+    USUAL_FREEDOM,
     looks,
     moderated_scatter,
     speedup_at_target,
@@ -50,15 +51,16 @@ def verify(
             to be the faster one, a training with each decides.
     """
     own, levels = trainings.own, LEVELS
-    if len(candidates) > 1 and candidates[1].seconds < candidates[0].seconds:
-        candidates, levels = _raced(plan, listener, candidates, trainings), EQUAL_LEVELS
+    listener.stage("training the config as it is to the target")
+    for seed in plan.seeds:
+        trainings.train(own, seed)
+    if own.problem:
+        reason = f"the config as it is could not be trained to the target with each seed: {own.problem}"
+        return _corrected(replace(found, undecided=reason), plan, trainings)
+    if len(candidates) > 1 and candidates[1].seconds < candidates[0].seconds and _has_time_to_choose(plan, jobs, own):
+        candidates, levels = _in_order_of_training(plan, listener, candidates, trainings), EQUAL_LEVELS
     for candidate, level in zip(candidates, levels, strict=False):
-        listener.stage(f"training {candidate.text} to the target, beside the config as it is")
-        for seed in plan.seeds:
-            trainings.train(own, seed)
-        if own.problem:
-            reason = f"the config as it is could not be trained to the target with each seed: {own.problem}"
-            return replace(found, undecided=reason)
+        listener.stage(f"training {candidate.text} to the target")
         other = trainings.of(candidate)
         for seed in plan.seeds:
             trainings.train(other, seed)
@@ -75,7 +77,12 @@ def verify(
     return _corrected(found, plan, trainings)
 
 
-def _raced(
+def _has_time_to_choose(plan: StudyPlan, jobs: StudyJobs, own: Trained) -> bool:
+    """Return True if there is time for a training with a second candidate, besides those with each seed."""
+    return jobs.clock.has((len(plan.seeds) + 1) * own.longest_seconds)
+
+
+def _in_order_of_training(
     plan: StudyPlan, listener: Stages, candidates: Sequence[Candidate], trainings: TargetTrainings
 ) -> list[Candidate]:
     """Return the candidates in the order of their times to the target with the first seed."""
@@ -216,5 +223,6 @@ def _ratio_of(own: Trained, other: Trained, most: int) -> SamplesRatio:
         return most if passed is None else smoothed_samples(passed, shares)
 
     logs = [log(samples_of(each) / samples_of(own.trainings[seed])) for seed, each in other.trainings.items()]
-    error = moderated_scatter(logs) / sqrt(len(logs))
-    return SamplesRatio(other.candidate.largest, exp(fmean(logs)), error, None in other.trainings.values())
+    error, freedom = moderated_scatter(logs) / sqrt(len(logs)), USUAL_FREEDOM + len(logs) - 1
+    has_failed = None in other.trainings.values()
+    return SamplesRatio(other.candidate.largest, exp(fmean(logs)), error, freedom, has_failed)

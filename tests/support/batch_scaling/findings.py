@@ -29,13 +29,13 @@ def findings(word: str = "") -> ScaleFindings:
     Args:
         word: part of each text that a user or an exception may have given.
     """
-    critical = CriticalBatch(300.0, 200.0, 420.0, ((0, 200.0), (LATER, 420.0)))
+    critical = CriticalBatch(300.0, 200.0, 420.0, ((0, 200.0), (LATER, 420.0)), (100.0, 700.0))
     branches = tuple(
-        Branch(start, size, "linear", 0, 1024, 0.5, expected_efficiency(size, OWN, by))
+        Branch(start, size, "linear", 1024, 0.5, expected_efficiency(size, OWN, by))
         for start, by in critical.by_samples
         for size in (64, 256)
     )
-    branches += (Branch(0, 256, "sqrt", 0, 1024, inf, 0.0),)
+    branches += (Branch(0, 256, "sqrt", 1024, inf, 0.0),)
     rules = rules_that_held(branches, "linear", OWN)
     model = StepTimeModel(0.002, 1e-5, 0.0, False)
     table = goodput_table(

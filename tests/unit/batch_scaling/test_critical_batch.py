@@ -1,7 +1,6 @@
 """The critical batch size from branches: found again where the trade-off holds by construction."""
 
-from dataclasses import replace
-from math import exp, inf, log, nan
+from math import exp, inf, log, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from paceline.batch_scaling.critical_batch import (
 )
 from paceline.batch_scaling.lr_rules import LrRules, rules_that_held
 from paceline.batch_scaling.refinement import BRANCH_ERROR, SamplesRatio, critical_batch_of, refined
+from paceline.batch_scaling.speedup import USUAL_FREEDOM, moderated_scatter
 
 OWN, TARGET = 32, 10_000
 SIZES = (64, 128, 256, 512)
@@ -27,13 +27,11 @@ SIZES = (64, 128, 256, 512)
 
 def branches_of(critical: float, start: int = 0, rule: Rule = "linear", sizes: tuple[int, ...] = SIZES) -> list[Branch]:
     """Branches that follow the trade-off exactly."""
-    return [Branch(start, size, rule, 0, 1024, 1.0, expected_efficiency(size, OWN, critical)) for size in sizes]
+    return [Branch(start, size, rule, 1024, 1.0, expected_efficiency(size, OWN, critical)) for size in sizes]
 
 
-TRUE = expected_efficiency(256, OWN, 300.0)
-SEEDS = [Branch(0, 256, "linear", seed, 1, 1.0, TRUE * by) for seed, by in enumerate((0.5, 1, 2))]
-WORSE = [Branch(0, size, "sqrt", 0, 1024, 1.0, 0.01) for size in SIZES]
-NO_LOSS = [Branch(0, size, "linear", 0, 1024, 1.0, 1.02) for size in SIZES]
+WORSE = [Branch(0, size, "sqrt", 1024, 1.0, 0.01) for size in SIZES]
+NO_LOSS = [Branch(0, size, "linear", 1024, 1.0, 1.02) for size in SIZES]
 
 
 @pytest.mark.parametrize(
@@ -41,11 +39,10 @@ NO_LOSS = [Branch(0, size, "linear", 0, 1024, 1.0, 1.02) for size in SIZES]
     [
         *((branches_of(critical), critical) for critical in (20.0, 100.0, 420.0, 3000.0)),
         (branches_of(240.0, 4000), 240.0),  # what was measured after the start alone counts from the start
-        (SEEDS, 300.0),
         ([*WORSE, *branches_of(420.0)], 420.0),
         (NO_LOSS, inf),
     ],
-    ids=["20", "100", "420", "3000", "later", "seeds", "the better rule", "no loss"],
+    ids=["20", "100", "420", "3000", "later", "the better rule", "no loss"],
 )
 def test_the_size_that_branches_were_made_with_is_found(branches: list[Branch], critical: float) -> None:
     found = critical_batch(branches, OWN, TARGET)
@@ -73,7 +70,7 @@ def test_a_batch_that_has_not_reached_the_target_bounds_the_critical_size() -> N
 
 def measured(size: int, critical: float, error: float, is_lower_limit: bool = False) -> SamplesRatio:
     """What trainings to the target show where the trade-off has this critical batch size."""
-    return SamplesRatio(size, 1 / expected_efficiency(size, OWN, critical), error, is_lower_limit)
+    return SamplesRatio(size, 1 / expected_efficiency(size, OWN, critical), error, is_lower_limit=is_lower_limit)
 
 
 def corrected(critical: float, *trained: SamplesRatio) -> float:
@@ -107,15 +104,19 @@ def test_branches_that_lose_nothing_leave_all_sizes_beyond_them_possible() -> No
     assert below == pytest.approx(300, rel=0.1)
 
 
-def test_the_interval_holds_in_95_of_100_studies() -> None:
+@pytest.mark.parametrize("scatter", [0.12, 0.2])
+@pytest.mark.parametrize(("size", "seeds"), [(256, 3), (512, 3), (256, 1)])
+def test_the_interval_holds_in_95_of_100_studies(size: int, seeds: int, scatter: float) -> None:
+    """Where the scatter is that of a few seeds, which is not known any better in a study."""
     draw, covered, studies = np.random.default_rng(0), 0, 400
     for _ in range(studies):
         branches = branches_of(300.0 * exp(draw.normal(0, BRANCH_ERROR)))
-        ratio = measured(256, 300.0, 0.15)
-        trained = [replace(ratio, samples=ratio.samples * exp(draw.normal(0, 0.15)))]
+        logs = -log(expected_efficiency(size, OWN, 300.0)) + draw.normal(0, scatter, seeds)
+        error, freedom = moderated_scatter(logs.tolist()) / sqrt(seeds), USUAL_FREEDOM + seeds - 1
+        trained = [SamplesRatio(size, exp(logs.mean()), error, freedom)]
         low, high = critical_batch_of(branches, OWN, TARGET, trained).interval or (0.0, 0.0)
         covered += low <= 300.0 <= high
-    assert 0.92 <= covered / studies <= 0.98
+    assert covered >= 0.91 * studies
 
 
 def test_trainings_narrow_the_interval() -> None:
@@ -160,15 +161,15 @@ def test_losses_that_are_not_finite_say_nothing(
     losses: tuple[float, ...], from_start: float, from_checkpoint: float
 ) -> None:
     values = answer(*losses)
-    begun = branch_from_start(CURVE, [1.0], 64, "linear", 0, values)
-    resumed = branch_of(0, CURVE, 64, "linear", 0, values)
+    begun = branch_from_start(CURVE, [1.0], 64, "linear", values)
+    resumed = branch_of(0, CURVE, 64, "linear", values)
     assert (begun.efficiency, resumed.efficiency) == (pytest.approx(from_start), pytest.approx(from_checkpoint))
     assert all(each.loss == 1.0 or (each.efficiency, each.loss) == (0.0, inf) for each in (begun, resumed))
 
 
 def test_a_branch_that_diverged_has_no_efficiency() -> None:
     values = answer(4.0, 3.0, diverged=True)
-    found = [branch_from_start(CURVE, [1.0], 64, "linear", 0, values), branch_of(0, CURVE, 64, "linear", 0, values)]
+    found = [branch_from_start(CURVE, [1.0], 64, "linear", values), branch_of(0, CURVE, 64, "linear", values)]
     assert [(each.efficiency, each.loss) for each in found] == [(0.0, inf)] * 2
 
 
@@ -198,11 +199,11 @@ def ended(*losses: tuple[int, float], diverged: bool = False) -> dict[str, objec
 def test_a_branch_from_the_start_is_compared_with_the_whole_training() -> None:
     samples = list(range(100, 5100, 100))
     curve, goal = LossCurve(samples, [100.0 / each for each in samples]), 0.05  # after 2,000 samples
-    reached = branch_from_start(curve, [goal], 64, "linear", 0, ended((2000, 0.07), (3000, 0.05), (4000, 0.03)))
+    reached = branch_from_start(curve, [goal], 64, "linear", ended((2000, 0.07), (3000, 0.05), (4000, 0.03)))
     assert reached.efficiency == pytest.approx(2000 / 3000, rel=1e-3)
-    given_up = branch_from_start(curve, [goal], 64, "linear", 0, ended((2000, 0.2), (4000, 0.1)))
+    given_up = branch_from_start(curve, [goal], 64, "linear", ended((2000, 0.2), (4000, 0.1)))
     assert given_up.efficiency == pytest.approx(1000 / 4000, rel=1e-3)
-    assert branch_from_start(curve, [goal], 64, "linear", 0, ended((2000, inf), diverged=True)).efficiency == 0.0
+    assert branch_from_start(curve, [goal], 64, "linear", ended((2000, inf), diverged=True)).efficiency == 0.0
 
 
 def test_one_lucky_loss_of_a_branch_counts_little() -> None:
@@ -210,9 +211,9 @@ def test_one_lucky_loss_of_a_branch_counts_little() -> None:
     curve, goals = LossCurve(samples, [100.0 / each for each in samples]), [0.125, 0.1, 0.05]  # after 800, 1,000, 2,000
     even = ended((1600, 0.125), (2000, 0.1), (4000, 0.05))
     lucky = ended((1600, 0.125), (2000, 0.1), (2100, 0.05))
-    found = [branch_from_start(curve, goals, 64, "linear", 0, each).efficiency for each in (even, lucky)]
+    found = [branch_from_start(curve, goals, 64, "linear", each).efficiency for each in (even, lucky)]
     assert found == [pytest.approx(0.5, rel=1e-3), pytest.approx(0.5 * (40 / 21) ** (1 / 3), rel=1e-3)]
-    given_up = branch_from_start(curve, goals, 64, "linear", 0, ended((1600, 0.125), (4000, 0.11)))
+    given_up = branch_from_start(curve, goals, 64, "linear", ended((1600, 0.125), (4000, 0.11)))
     at_its_end = 100 / 0.11 / 4000
     assert given_up.efficiency == pytest.approx((0.5 * at_its_end**2) ** (1 / 3), rel=1e-3)
 
@@ -220,15 +221,15 @@ def test_one_lucky_loss_of_a_branch_counts_little() -> None:
 def test_a_branch_from_the_start_whose_loss_rises_has_hardly_used_its_samples() -> None:
     samples = list(range(100, 5100, 100))
     curve = LossCurve(samples, [100.0 / each for each in samples])
-    worse = branch_from_start(curve, [0.05], 64, "linear", 0, ended((1000, 2.0), (2000, 3.0), (4000, 4.0)))
+    worse = branch_from_start(curve, [0.05], 64, "linear", ended((1000, 2.0), (2000, 3.0), (4000, 4.0)))
     assert worse.efficiency == pytest.approx(100 / 4000)
-    risen = branch_from_start(curve, [0.05], 64, "linear", 0, ended((1000, 0.2), (2000, 0.4), (4000, 0.4)))
+    risen = branch_from_start(curve, [0.05], 64, "linear", ended((1000, 0.2), (2000, 0.4), (4000, 0.4)))
     assert risen.efficiency < 500 / 4000
 
 
 def test_the_usual_rule_is_taken_as_far_as_it_is_nearly_the_best() -> None:
     linear, root = (
-        [Branch(0, size, rule, 0, 1024, 1.0, value) for size, value in zip(SIZES, values, strict=True)]
+        [Branch(0, size, rule, 1024, 1.0, value) for size, value in zip(SIZES, values, strict=True)]
         for rule, values in (("linear", (0.9, 0.9, 0.2, 0.0)), ("sqrt", (0.95, 0.9, 0.7, 0.5)))
     )
     found = rules_that_held([*linear, *root], "linear", OWN)
@@ -237,5 +238,5 @@ def test_the_usual_rule_is_taken_as_far_as_it_is_nearly_the_best() -> None:
     assert [found.at(size) for size in (32, 192, 256, 1024)] == ["linear", "linear", "sqrt", "sqrt"]
     assert rules_that_held([], "sqrt", OWN).holds_to == OWN
     # with 16 times the batch, neither of them takes fewer steps than the config's own batch
-    broken = [Branch(0, size, "linear", 0, 1024, 1.0, value) for size, value in ((128, 0.6), (512, 0.05))]
+    broken = [Branch(0, size, "linear", 1024, 1.0, value) for size, value in ((128, 0.6), (512, 0.05))]
     assert rules_that_held(broken, "linear", OWN).text == "linear up to a batch of 128"

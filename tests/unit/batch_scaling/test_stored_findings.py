@@ -12,7 +12,7 @@ from paceline.batch_scaling.findings import NoisePoint, ScaleFindings
 from paceline.batch_scaling.stored_findings import findings_json, findings_of
 from support.batch_scaling.findings import GROWING, findings
 
-NONE = CriticalBatch(inf, 400.0, inf, ((0, 400.0), (4_000, inf)))
+NONE = CriticalBatch(inf, 400.0, inf, ((0, 400.0), (4_000, inf)), (150.0, inf))
 
 
 def bare() -> ScaleFindings:
