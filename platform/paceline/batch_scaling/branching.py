@@ -34,7 +34,7 @@ models with 4 or 8 times the batch, the logarithm of the efficiency then scatter
 NEARLY_BEST = 0.8
 """Efficiency of a branch from the start from which on no other rule is tried."""
 AS_EXPECTED = 0.8
-"""The same for further batch sizes, as a share of what smaller ones let expect."""
+"""The same for further batch sizes, as a share of what the others let expect."""
 HOPELESS = 1 / 3
 """A branch from the start is given up early if, after as many samples as the reference has, it has not reached the loss
 that the reference had after this share of them."""
@@ -154,14 +154,14 @@ def _train_size(plan: StudyPlan, jobs: StudyJobs, own: _Reference, size: int, fo
         found: branches with other batch sizes; those with this one are added.
     """
     rules, own_size, enough = _rules_for(size, plan.rules, found), plan.own_batch_size, NEARLY_BEST
-    if any(branch.batch_size < size for branch in found):
+    if found:
         enough = min(enough, AS_EXPECTED * expected_efficiency(size, own_size, _critical(found, own_size)))
     hopeless = (own.length, own.curve.loss_at(HOPELESS * own.length))
     tried: list[Branch] = []
     broken: list[Rule] = []
     is_trained = True
     for rule in (*rules, "none"):
-        if rule == "none" and rules and not _saves_no_steps(tried, own_size):
+        if rule == "none" and rules and not _may_be_too_high(plan, tried):
             break
         if _breaks_too(plan, size, rule, broken):
             continue
@@ -185,10 +185,12 @@ def _breaks_too(plan: StudyPlan, size: int, rule: Rule, broken: Sequence[Rule]) 
     return rule != "adascale" and any(plan.lr(size, rule) > plan.lr(size, each) for each in fixed)
 
 
-def _saves_no_steps(branches: Sequence[Branch], own_batch_size: int) -> bool:
-    """Return True if all took about as many steps as the config's own batch does, or more: what they lost is due to the
-    learning rate."""
-    return all(branch.efficiency < STEPS_SAVED * own_batch_size / branch.batch_size for branch in branches)
+def _may_be_too_high(plan: StudyPlan, branches: Sequence[Branch]) -> bool:
+    """Return True if the learning rate of the config itself may be the best one: the lowest tried is the best, or none
+    saves steps, so that what they lost is due to the learning rate."""
+    best = max(branches, key=lambda branch: branch.efficiency)
+    lowest = min(branches, key=lambda branch: plan.lr(branch.batch_size, branch.rule))
+    return best is lowest or best.efficiency < STEPS_SAVED * plan.own_batch_size / best.batch_size
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ class SimulatedBench:
         verified_to: largest batch size that does not diverge in a training to the target.
         breaks_at: smallest batch size that hardly learns, with any rule.
         disturbed: by batch size, how many times as long as usual its step takes when it is measured first.
+        best_factor: factor by which the learning rate of the config's own batch is best scaled at any larger one; the
+            efficiency falls with the distance from it. None: all rules that work are as good.
         explodes: whether the loss rises where a rule does not work.
         verified_efficiency: by batch size, in trainings to the target, where it does not follow from the trade-off.
         hesitates: value of the metric that a larger batch does not exceed in a training to the target before it has
@@ -87,6 +89,7 @@ class SimulatedBench:
         verified_to: int = 10**6,
         breaks_at: int = 10**6,
         disturbed: Mapping[int, float] = MappingProxyType({}),
+        best_factor: float | None = None,
         explodes: bool = False,
         verified_efficiency: Mapping[int, float] = MappingProxyType({}),
         hesitates: tuple[float, int] = (1.0, 0),
@@ -98,6 +101,7 @@ class SimulatedBench:
         self._verified_critical = verified_critical or critical
         self._later_critical, self._verified_efficiency = later_critical, verified_efficiency
         self._metric, self._diverges, self._explodes = metric, diverges, explodes
+        self._best_factor = best_factor
         self._finite_to, self._scatter, self._accident = finite_to, scatter, accident
         self._fails_from, self._verified_to = fails_from, verified_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
@@ -202,6 +206,10 @@ class SimulatedBench:
     def _efficiency(self, config: Mapping[str, Any], size: int, critical: float, used: float) -> float:
         if not self._works(config, size):
             return 0.01
+        if self._best_factor is not None and size > OWN:
+            exponent = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[config["optimizer"]["lr_scaling"]]
+            off = math.log2((size / OWN) ** exponent / self._best_factor)
+            return expected_efficiency(size, OWN, critical) * 0.8 ** abs(off)
         has_grown = self._later_critical is not None and used >= GROWS_AFTER
         return expected_efficiency(size, OWN, self._later_critical if has_grown else critical)  # type: ignore[arg-type]
 
@@ -546,6 +554,23 @@ def test_a_rule_that_broke_is_not_tried_with_a_larger_batch() -> None:
 @pytest.mark.parametrize(("optimizer", "tried"), [("adamw", ["sqrt", "none"]), ("sgd", ["linear", "sqrt", "none"])])
 def test_where_a_rule_breaks_none_with_a_higher_learning_rate_is_tried(optimizer: str, tried: list[str]) -> None:
     bench = SimulatedBench(400.0, linear_to=64, sqrt_to=64, explodes=True)
+    config = config_for(SHORT, {"verify": False}).with_overrides({"optimizer": {"name": optimizer, "lr": 0.001}})
+    found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere")).run()
+    assert [branch.rule for branch in found.branches if branch.batch_size == 128] == tried
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "best_factor", "tried"),
+    [
+        ("sgd", 4.0, ["linear"]),
+        ("sgd", 2.0, ["linear", "sqrt"]),
+        ("sgd", 1.0, ["linear", "sqrt", "none"]),  # the config's own learning rate is as high as it may be
+        ("adamw", 1.0, ["sqrt", "linear", "none"]),
+        ("adamw", 4.0, ["sqrt", "linear"]),
+    ],
+)
+def test_a_lower_learning_rate_is_tried_while_that_helps(optimizer: str, best_factor: float, tried: list[str]) -> None:
+    bench = SimulatedBench(2_000.0, best_factor=best_factor)
     config = config_for(SHORT, {"verify": False}).with_overrides({"optimizer": {"name": optimizer, "lr": 0.001}})
     found = ScaleStudy(config, bench, Clock(1e6, 0.0, lambda: 0.0), SilentListener(), Path("nowhere")).run()
     assert [branch.rule for branch in found.branches if branch.batch_size == 128] == tried
