@@ -100,7 +100,7 @@ class _Reference:
 
 
 def _from_start(plan: StudyPlan, jobs: StudyJobs, own: _Reference) -> list[Branch]:
-    """Train larger batches until they have the loss at the end of the own."""
+    """Train larger batches until they have the loss at the end of the reference."""
     found: list[Branch] = []
     left = list(plan.start_sizes)
     size = left[:2][-1] if left else None

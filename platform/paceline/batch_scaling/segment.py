@@ -41,8 +41,8 @@ class Segment(Callback):
     Args:
         until_samples: None sets no end.
         metric: of the evaluation, compared with `target`; None compares none.
-        deadlines: pairs of samples and a value of that metric: the stretch ends if the first evaluation after so many
-            samples has not reached the value.
+        deadlines: pairs of samples and a value of that metric: the stretch ends if its first evaluation from so many
+            samples on has not reached the value.
         save_at_steps: optimizer steps after which a checkpoint is saved; an evaluation must fall on each.
     """
 

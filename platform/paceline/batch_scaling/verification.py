@@ -51,7 +51,8 @@ def verify(
             to be the faster one, a training with each decides.
     """
     own, levels = trainings.own, LEVELS
-    listener.stage("training the config as it is to the target")
+    if any(seed not in own.trainings for seed in plan.seeds):
+        listener.stage("training the config as it is to the target")
     for seed in plan.seeds:
         trainings.train(own, seed)
     if own.problem:
