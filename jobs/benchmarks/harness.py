@@ -324,7 +324,7 @@ def write_record(folder: Path, name: str, parts: Mapping[str, dict[str, Any]]) -
     record.mkdir(parents=True, exist_ok=True)
     file = record / "results.json"
     found = {**(json.loads(file.read_text()) if file.exists() else {}), **parts}
-    file.write_text(json.dumps(found, indent=1) + "\n")
+    file.write_text(json.dumps(found, separators=(",", ":")) + "\n")  # an indented number a line would be 20,000 lines
     head = f"# {name}, {where['date'][:10]}\n\n`jobs/benchmarks/{name}.py` explains it; raw values are in results.json."
     (record / "README.md").write_text(f"{head}\n\n{page(found)}\n")
     return record
