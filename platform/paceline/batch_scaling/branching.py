@@ -121,14 +121,18 @@ def _rules_for(size: int, rules: Sequence[Rule], found: Sequence[Branch]) -> lis
     """Return the rules to try with a batch size, the best one of the next smaller size first: one that broke with a
     smaller batch does not hold with a larger."""
     smaller = {tried: by_rule for (_, tried), by_rule in efficiencies(found).items() if tried < size}
+    if not smaller:
+        return list(rules)
     broken = {
         rule
         for by_rule in smaller.values()
         for rule, efficiency in by_rule.items()
         if efficiency < BROKEN * max(by_rule.values())
     }
-    nearest = smaller[max(smaller)] if smaller else {}
-    return sorted((rule for rule in rules if rule not in broken), key=lambda rule: -nearest.get(rule, 0.0))
+    nearest = smaller[max(smaller)]
+    best = max(nearest, key=lambda rule: nearest[rule])
+    left = [rule for rule in dict.fromkeys((*rules, best)) if rule not in broken]
+    return sorted(left, key=lambda rule: -nearest.get(rule, 0.0))
 
 
 def _next_size(sizes: Sequence[int], found: Sequence[Branch], own_batch_size: int) -> int | None:
@@ -160,8 +164,8 @@ def _train_size(plan: StudyPlan, jobs: StudyJobs, own: _Reference, size: int, fo
     tried: list[Branch] = []
     broken: list[Rule] = []
     is_trained = True
-    for rule in (*rules, "none"):
-        if rule == "none" and rules and not _may_be_too_high(plan, tried):
+    for rule in dict.fromkeys((*rules, "none")):
+        if rule == "none" and tried and not _may_be_too_high(plan, tried):
             break
         if _breaks_too(plan, size, rule, broken):
             continue

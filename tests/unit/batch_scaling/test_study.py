@@ -576,6 +576,12 @@ def test_a_lower_learning_rate_is_tried_while_that_helps(optimizer: str, best_fa
     assert [branch.rule for branch in found.branches if branch.batch_size == 128] == tried
 
 
+def test_a_larger_size_begins_with_the_best_rule_of_the_smaller() -> None:
+    found = study(SimulatedBench(2_000.0, best_factor=1.0), verify=False)
+    rules = [(branch.batch_size, branch.rule) for branch in found.branches]
+    assert rules == [(128, "linear"), (128, "sqrt"), (128, "none"), (512, "none")]
+
+
 def test_a_branch_that_gets_nowhere_is_given_up_early() -> None:
     found = study(SimulatedBench(400.0, linear_to=64), verify=False)
     broken, worked = (
