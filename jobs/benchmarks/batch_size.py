@@ -195,8 +195,9 @@ def measure_grid(
         )
         for cell in cells
     ]
+    largest = max(critical, min(size for size in medians if size > own))
     errors = [
-        abs(predicted[size] / medians[size] - 1) for size in medians if size in predicted and own < size <= critical
+        abs(predicted[size] / medians[size] - 1) for size in medians if size in predicted and own < size <= largest
     ]
     seconds = {cell.size: cell.median * cell.sample_seconds for cell in cells if cell.median is not None}
     best = min((cell for cell in cells if cell.size in seconds), key=lambda cell: seconds[cell.size])
