@@ -545,6 +545,13 @@ def test_a_size_far_beyond_the_critical_one_does_not_count() -> None:
     assert found.critical.size == pytest.approx(400.0, rel=0.15)
 
 
+def test_a_size_with_only_a_few_steps_until_it_is_compared_is_not_tried() -> None:
+    # 0.7 of the samples to these targets have 13.7 and 16.5 steps of 512
+    for target, sizes in ((0.9, {128, 256}), (0.909, {128, 512})):
+        found = study(SimulatedBench(2_000.0), target={"val/accuracy": target}, verify=False)
+        assert {branch.batch_size for branch in found.branches} == sizes
+
+
 def test_a_rule_that_broke_is_not_tried_with_a_larger_batch() -> None:
     found = study(SimulatedBench(400.0, linear_to=64))
     rules = {size: {branch.rule for branch in found.branches if branch.batch_size == size} for size in (128, 512)}
@@ -637,7 +644,8 @@ def test_further_seeds_are_trained_while_these_do_not_decide() -> None:
             own, other = each.verifications
             share = LOOK_SHARES[looks(3).index(seeds_of(each))]
             speedup = speedup_of(own, other, plan.evaluation_steps * OWN)
-            assert each.speedup_interval in [speedup.interval(each[0] * share) for each in (LEVELS, EQUAL_LEVELS)]
+            levels = (*LEVELS, *EQUAL_LEVELS)
+            assert each.speedup_interval in [speedup.interval(level * share) for level in levels]
 
 
 def test_no_further_seeds_are_trained_where_there_is_little_to_gain() -> None:
