@@ -7,7 +7,8 @@ All of it in one process, for any config that `scale` takes; takes some ten minu
 grid    the config is trained with each batch size, learning-rate rule and seed, for its whole length. Of each batch
         size, the best rule counts: samples to the target (median over the seeds), and seconds, as these samples times
         the time of one. Then `scale` runs with the same target. Shown is what it predicts for each batch size beside
-        what the grid measured, the critical batch size fitted to either, and the samples that both spent. The best of
+        what the grid measured, the critical batch size fitted to either, and the samples that both spent. Errors of
+        samples count up to the critical batch size, and for the next larger batch in any case. The best of
         so many cells is partly the luckiest one, so that the recommendation, the grid's best and the config as it is
         are trained again with `--fresh` further seeds, and compared seed by seed: times and steps to the target, and
         the metric at the end. `--picture FILE` draws the samples to the target. `--cells FILE` takes the cells from a

@@ -1,4 +1,4 @@
-"""Small models of transformers for the digits, as `digits_vit.yaml` and `digits_resnet.yaml` train them."""
+"""Small models of transformers for the digits: `digits_vit.yaml`, `digits_resnet.yaml` and `digits_convnext.yaml`."""
 
 from typing import Literal
 
