@@ -21,7 +21,7 @@ from paceline.batch_scaling.critical_batch import (
     losses_of,
 )
 from paceline.batch_scaling.lr_rules import STEPS_SAVED
-from paceline.batch_scaling.plan import GIVEN_UP, StudyPlan
+from paceline.batch_scaling.plan import FEWEST_STEPS, GIVEN_UP, StudyPlan
 from paceline.batch_scaling.study_jobs import StudyJobs
 from paceline.cluster.listener import Stages
 
@@ -43,9 +43,6 @@ LEAST_EXPECTED = 0.45
 loses."""
 BROKEN = 0.5
 """Share of the best rule's efficiency below which a rule is not tried with larger batches."""
-FEWEST_STEPS = 16
-"""Optimizer steps of the largest batch within the reference. In three grids of short trainings, branches with 12 to 14
-had efficiencies of 0.07 to 0.48 with any rule, and such a batch did not reach the target in the whole training."""
 MOST_TRIED = 3
 """Batch sizes that are tried from the start, until two of them tell something."""
 
@@ -121,20 +118,17 @@ def _from_start(plan: StudyPlan, jobs: StudyJobs, own: _Reference) -> list[Branc
 
 
 def _rules_for(size: int, rules: Sequence[Rule], found: Sequence[Branch]) -> list[Rule]:
-    """Return the rules to try with a batch size, the best one of the next smaller size first: one that broke with a
-    smaller batch does not hold with a larger."""
+    """Return the rules to try with a batch size: the best one of the next smaller size first, `none` last where nothing
+    is known of it. One that broke with a smaller batch does not hold with a larger."""
     smaller = {tried: by_rule for (_, tried), by_rule in efficiencies(found).items() if tried < size}
-    if not smaller:
-        return list(rules)
     broken = {
         rule
         for by_rule in smaller.values()
         for rule, efficiency in by_rule.items()
         if efficiency < BROKEN * max(by_rule.values())
     }
-    nearest = smaller[max(smaller)]
-    best = max(nearest, key=lambda rule: nearest[rule])
-    left = [rule for rule in dict.fromkeys((*rules, best)) if rule not in broken]
+    nearest = smaller[max(smaller)] if smaller else {}
+    left: list[Rule] = [rule for rule in (*rules, "none") if rule not in broken]
     return sorted(left, key=lambda rule: -nearest.get(rule, 0.0))
 
 
@@ -167,9 +161,9 @@ def _train_size(plan: StudyPlan, jobs: StudyJobs, own: _Reference, size: int, fo
     tried: list[Branch] = []
     broken: list[Rule] = []
     is_trained = True
-    for rule in dict.fromkeys((*rules, "none")):
+    for rule in rules:
         if rule == "none" and tried and not _may_be_too_high(plan, tried):
-            break
+            continue
         if _breaks_too(plan, size, rule, broken):
             continue
         config = plan.start_config(size, rule, own.goals[-1], round(GIVEN_UP * own.length), [hopeless])
@@ -219,15 +213,14 @@ def _from_checkpoint(plan: StudyPlan, jobs: StudyJobs, point: _Point, rules: Map
 
     Args:
         rules: that was the best one from the start, by batch size; a size that was not tried there has the rule of the
-            next smaller one. `none` is for the start alone.
+            next smaller one.
     """
     trained: list[tuple[int, Rule, Mapping[str, Any]]] = []
     for size in plan.branch_sizes:
         begun = f"of batch {size:,} after {point.samples:,} samples"
-        best = rules[max(tried for tried in rules if tried <= size)] if rules else "none"
-        first = plan.rules[0] if best == "none" else best
+        first = rules[max(tried for tried in rules if tried <= size)] if rules else plan.rules[0]
         broken: list[Rule] = []
-        for rule in (first, *(each for each in plan.rules if each != first)):
+        for rule in dict.fromkeys((first, *plan.rules)):
             if _breaks_too(plan, size, rule, broken):
                 continue
             config = plan.branch_config(point.samples, point.step, size, rule)

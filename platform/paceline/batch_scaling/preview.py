@@ -37,7 +37,8 @@ class PlannedTraining:
     batch_size: int | None
     """Global batch size; None if it depends on earlier measurements."""
     rules: tuple[Rule, ...]
-    """Learning-rate rules in the order of trial. A later rule is tried only if the earlier ones lose samples."""
+    """Learning-rate rules in the order of trial, but a larger size begins with the best one of a smaller. A later rule
+    is tried only if the earlier ones lose samples."""
     seeds: tuple[int, ...]
     most_samples: int
     """Upper limit of the training samples of all of them together. Branches from the start take more where the loss of
@@ -144,8 +145,12 @@ def _own(plan: StudyPlan) -> PlannedTraining:
     return PlannedTraining(AS_IT_IS, 0, plan.own_batch_size, (), seeds, len(seeds) * plan.samples)
 
 
+def _rules(plan: StudyPlan) -> tuple[Rule, ...]:
+    return (*plan.rules, "none")
+
+
 def _from_start(plan: StudyPlan) -> list[PlannedTraining]:
-    rules: tuple[Rule, ...] = (*plan.rules, "none")
+    rules = _rules(plan)
     until = round(GIVEN_UP * plan.start_samples(plan.samples))
     found = []
     for size in plan.start_sizes:
@@ -160,8 +165,9 @@ def _from_checkpoints(plan: StudyPlan) -> list[PlannedTraining]:
     for step in plan.point_steps if plan.branch_sizes else ():
         start, seeds = step * plan.own_batch_size, (plan.seeds[0],)
         for size in plan.branch_sizes:
+            # where `none` comes first and breaks, no fixed rule is tried
             most = len(plan.rules) * 2 * HALF_BRANCH * size
-            found.append(PlannedTraining(BRANCH, start, size, plan.rules, seeds, most))
+            found.append(PlannedTraining(BRANCH, start, size, _rules(plan), seeds, most))
         most = 2 * HALF_BRANCH * max(plan.branch_sizes)
         found.append(PlannedTraining(REFERENCE, start, plan.own_batch_size, (), seeds, most))
     return found

@@ -545,11 +545,19 @@ def test_a_size_far_beyond_the_critical_one_does_not_count() -> None:
     assert found.critical.size == pytest.approx(400.0, rel=0.15)
 
 
-def test_a_size_with_only_a_few_steps_until_it_is_compared_is_not_tried() -> None:
-    # 0.7 of the samples to these targets have 13.7 and 16.5 steps of 512
-    for target, sizes in ((0.9, {128, 256}), (0.909, {128, 512})):
-        found = study(SimulatedBench(2_000.0), target={"val/accuracy": target}, verify=False)
-        assert {branch.batch_size for branch in found.branches} == sizes
+@pytest.mark.parametrize(
+    ("epochs", "target", "sizes"),
+    [
+        (SHORT, 0.909, {128, 512}),  # 16.8 steps of 512
+        (SHORT, 0.9, {128, 256}),  # 14.0 of these, 28.0 of 256
+        (1, 0.6, {64}),  # 12.5 steps of 64: the smallest is always tried
+    ],
+)
+def test_a_size_with_only_a_few_steps_until_it_is_compared_is_not_tried(
+    epochs: int, target: float, sizes: set[int]
+) -> None:
+    found = study(SimulatedBench(2_000.0), epochs, target={"val/accuracy": target}, verify=False)
+    assert {branch.batch_size for branch in found.branches} == sizes
 
 
 def test_a_rule_that_broke_is_not_tried_with_a_larger_batch() -> None:
@@ -587,6 +595,13 @@ def test_a_larger_size_begins_with_the_best_rule_of_the_smaller() -> None:
     found = study(SimulatedBench(2_000.0, best_factor=1.0), verify=False)
     rules = [(branch.batch_size, branch.rule) for branch in found.branches]
     assert rules == [(128, "linear"), (128, "sqrt"), (128, "none"), (512, "none")]
+
+
+def test_branches_from_checkpoints_begin_with_the_best_rule_from_the_start() -> None:
+    found = study(SimulatedBench(2_000.0, best_factor=1.0), LONG, target={"val/accuracy": 0.97}, verify=False)
+    rules = {(branch.batch_size, branch.rule) for branch in found.branches if branch.start_samples}
+    assert rules == {(128, "none"), (512, "none")}
+    assert found.rules.text == "none up to a batch of 512"
 
 
 def test_a_branch_that_gets_nowhere_is_given_up_early() -> None:
@@ -644,7 +659,8 @@ def test_further_seeds_are_trained_while_these_do_not_decide() -> None:
             own, other = each.verifications
             share = LOOK_SHARES[looks(3).index(seeds_of(each))]
             speedup = speedup_of(own, other, plan.evaluation_steps * OWN)
-            levels = (*LEVELS, *EQUAL_LEVELS)
+            position = sum("is not recommended" in note for note in each.notes)
+            levels = (LEVELS[position], EQUAL_LEVELS[position])
             assert each.speedup_interval in [speedup.interval(level * share) for level in levels]
 
 
