@@ -102,7 +102,7 @@ class _Reference:
 def _from_start(plan: StudyPlan, jobs: StudyJobs, own: _Reference) -> list[Branch]:
     """Train larger batches until they have the loss at the end of the reference."""
     found: list[Branch] = []
-    left = [size for size in plan.start_sizes if FEWEST_STEPS * size <= own.length] or plan.start_sizes[:1]
+    left = [size for size in plan.start_sizes if FEWEST_STEPS * size <= own.length]
     size = left[:2][-1] if left else None
     for _ in range(MOST_TRIED):
         if size is None:

@@ -33,11 +33,10 @@ START_SHARE = 0.7
 half of them, they say too little of larger batches, 0.85 where 0.97 is right."""
 GIVEN_UP = 1.5
 """A branch from the start ends after this many times the samples that the config's own batch takes."""
-FEWEST_STEPS = 16
+FEWEST_STEPS = 8
 """Fewest optimizer steps of a branch from the start up to the last loss at which it is compared, if it uses its samples
-as well as the config's own batch. With 12 to 14, in the grids of three models at 91fbdd9b and 537e7e90 (a small CNN, a
-ResNet and a ConvNeXt, 512 in place of 32), it had an efficiency of 0.07 to 0.48 with any rule, and such a batch did not
-reach the target in the whole training."""
+as well as the config's own batch. More would leave out sizes that tell something: with `configs/mnist_batch_lr.yaml`
+they are 14 with a batch of 512, by whose low efficiency the critical batch size is found."""
 AVERAGED_STEPS = 32
 """Steps of the config's own batch; weights are averaged over the samples of this many steps."""
 MOST_DOUBLINGS = 4

@@ -548,9 +548,8 @@ def test_a_size_far_beyond_the_critical_one_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("epochs", "target", "sizes"),
     [
-        (SHORT, 0.909, {128, 512}),  # 16.8 steps of 512
-        (SHORT, 0.9, {128, 256}),  # 14.0 of these, 28.0 of 256
-        (1, 0.6, {64}),  # 12.5 steps of 64: the smallest is always tried
+        (SHORT, 0.9, {128, 512}),  # 14.0 steps of 512
+        (1, 0.72, {64, 128}),  # 8.4 steps of 128, 4.2 of 256
     ],
 )
 def test_a_size_with_only_a_few_steps_until_it_is_compared_is_not_tried(
