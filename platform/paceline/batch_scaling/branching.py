@@ -41,7 +41,7 @@ that the reference had after this share of them."""
 LEAST_EXPECTED = 0.45
 """Least efficiency expected of a further batch size to try: beyond, a learning rate breaks rather than a batch size
 loses."""
-BROKEN = 0.5
+BROKEN = 0.7
 """Share of the best rule's efficiency below which a rule is not tried with larger batches."""
 MOST_TRIED = 3
 """Batch sizes that are tried from the start, until two of them tell something."""

@@ -596,6 +596,12 @@ def test_a_larger_size_begins_with_the_best_rule_of_the_smaller() -> None:
     assert rules == [(128, "linear"), (128, "sqrt"), (128, "none"), (512, "none")]
 
 
+def test_a_rule_that_loses_much_with_a_smaller_batch_is_not_tried_with_a_larger() -> None:
+    found = study(SimulatedBench(2_000.0, best_factor=1.0, breaks_at=512), verify=False)
+    tried = {size: [each.rule for each in found.branches if each.batch_size == size] for size in (128, 512)}
+    assert tried == {128: ["linear", "sqrt", "none"], 512: ["none", "sqrt"]}, "linear has 0.64 of the best one's"
+
+
 def test_branches_from_checkpoints_begin_with_the_best_rule_from_the_start() -> None:
     found = study(SimulatedBench(2_000.0, best_factor=1.0), LONG, target={"val/accuracy": 0.97}, verify=False)
     rules = {(branch.batch_size, branch.rule) for branch in found.branches if branch.start_samples}
