@@ -4,11 +4,15 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from harness import Benchmark
 
+from paceline.batch_scaling.critical_batch import best_size, candidate_sizes, log_samples
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.segment import is_reached, train_segment
 from paceline.bench.throughput import throughput
@@ -119,3 +123,22 @@ def best_of(cells: Sequence[Cell]) -> list[Cell]:
         min((cell for cell in cells if cell.size == size), key=lambda cell: cell.median or float("inf"))
         for size in sizes
     ]
+
+
+def grid_critical_batch(
+    samples: Mapping[int, float], own_batch_size: int, at_least: Mapping[int, float] = MappingProxyType({})
+) -> float:
+    """Return the critical batch size that fits the samples to the target best; `inf` for none.
+
+    Args:
+        samples: over those of the config's own batch, by batch size.
+        at_least: lower limits of these, for batch sizes that have not reached it.
+    """
+    candidates = candidate_sizes(own_batch_size)
+    errors = np.zeros_like(candidates)
+    for size, each in samples.items():  # no batch takes fewer samples than a smaller one
+        errors += (log_samples(candidates, size / own_batch_size, own_batch_size) - log(max(each, 1.0))) ** 2
+    for size, least in at_least.items():
+        expected = log_samples(candidates, size / own_batch_size, own_batch_size)
+        errors += np.minimum(expected - log(max(least, 1.0)), 0.0) ** 2
+    return best_size(candidates, errors)

@@ -40,6 +40,7 @@ from batch_grid import (
     Training,
     best_of,
     cell_overrides,
+    grid_critical_batch,
     measured_grid,
     recorded_grid,
     stages_of,
@@ -48,7 +49,6 @@ from batch_grid import (
 from harness import Benchmark, Interval, Part, Target, estimate, exactly, ratio, take_turns
 
 from paceline import load_config
-from paceline.batch_scaling.critical_batch import fitted_critical_batch
 from paceline.batch_scaling.plan import StudyPlan
 from paceline.batch_scaling.scale import scale
 from paceline.batch_scaling.segment import look
@@ -179,7 +179,7 @@ def measure_grid(
     medians = {cell.size: cell.median for cell in cells if cell.median is not None}
     if own not in medians or len(medians) < 2:
         return Part((), [], failures={"grid": "the target is not reached, choose another one with --target"})
-    critical = fitted_critical_batch(
+    critical = grid_critical_batch(
         {size: samples / medians[own] for size, samples in medians.items()},
         own,
         # they would have taken longer than the whole training

@@ -144,7 +144,7 @@ def _critical(found: Sequence[Branch], own_batch_size: int) -> float:
     best = {
         size: max(rules.values()) for (_, size), rules in efficiencies(found).items() if not is_far_beyond(found, size)
     }
-    return fitted_critical_batch({size: 1 / each for size, each in best.items()}, own_batch_size)
+    return fitted_critical_batch(best, own_batch_size)
 
 
 def _train_size(plan: StudyPlan, jobs: StudyJobs, own: _Reference, size: int, found: list[Branch]) -> bool:

@@ -59,13 +59,10 @@ def test_where_it_grows_over_training_the_samples_to_the_target_add_up() -> None
         assert TARGET / expected_efficiency(size, OWN, found.size) == pytest.approx(samples, rel=0.03)
 
 
-def test_a_batch_that_has_not_reached_the_target_bounds_the_critical_size() -> None:
-    seen = {size: 1 / expected_efficiency(size, OWN, 10_000.0) for size in (64, 128)}
-    assert fitted_critical_batch(seen, OWN) == pytest.approx(10_000, rel=0.05)
-    # with 300, a batch of 256 takes 1.675 times the samples
-    assert 300 < fitted_critical_batch(seen, OWN, at_least={256: 1.675}) < 700
-    low = {256: 1 / expected_efficiency(256, OWN, 10_000.0) / 1.01}
-    assert fitted_critical_batch(seen, OWN, at_least=low) == pytest.approx(10_000, rel=0.05)
+def test_a_branch_of_few_steps_counts_no_more_than_another() -> None:
+    """A ConvNeXt: 0.985 with 59 steps of 128, 0.277 with 14 of 512. Its grid has 755; logarithms of both fit 194."""
+    assert 280 < fitted_critical_batch({128: 0.985, 512: 0.277}, OWN) < 380
+    assert fitted_critical_batch({128: 1.3, 512: 0.5}, OWN) == fitted_critical_batch({128: 1.0, 512: 0.5}, OWN)
 
 
 def measured(size: int, critical: float, error: float, is_lower_limit: bool = False) -> SamplesRatio:

@@ -652,7 +652,8 @@ def test_further_seeds_are_trained_while_these_do_not_decide() -> None:
         for each in range(ACCIDENTS)
     ]
     gains = [bool(each.recommended) for each in studies]
-    assert {seeds_of(each) for each in studies} == {3, 4, 6}
+    assert {seeds_of(each) for each in studies} >= {3, 4, 6}
+    assert sum(not seeds_of(each) for each in studies) <= 1, "by accident, branches say that no larger batch is faster"
     assert sum(gains) >= 0.8 * ACCIDENTS
     first = [each for each in studies if seeds_of(each) == 3]
     assert sum(bool(each.recommended) for each in first) <= 0.9 * sum(gains), "three seeds would miss some of them"
