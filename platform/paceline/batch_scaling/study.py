@@ -26,7 +26,7 @@ from paceline.batch_scaling.prediction_spread import spread_of
 from paceline.batch_scaling.refinement import critical_batch_of
 from paceline.batch_scaling.speedup import LEVELS
 from paceline.batch_scaling.step_time import MeasuredStep, StepTimeModel, fit_step_time, held_out_errors
-from paceline.batch_scaling.study_jobs import WINDOW_SECONDS, WINDOWS, StudyJobs
+from paceline.batch_scaling.study_jobs import MOST_PASSES, WINDOW_SECONDS, WINDOWS, StudyJobs
 from paceline.batch_scaling.target import target_of
 from paceline.batch_scaling.target_trainings import TargetTrainings
 from paceline.batch_scaling.texts import batch_text, recommended_sizes, seconds_text
@@ -39,12 +39,8 @@ from paceline.reports.text import counted
 
 VERIFYING_SHARE = 0.6
 """Largest share of the budget that is reserved for the verification."""
-MOST_PASSES = 3
-"""Number of times that the step of each batch size is measured where the times do not fit together."""
 PLAUSIBLE_ERROR = 0.2
 """Largest error of a step time that is left out of the fit from which on they do not."""
-PASSES_SHARE = 0.1
-"""Largest share of the budget that one further pass may take: a config may be compiled for each batch size."""
 OTHER_WORKERS_SECONDS = 40.0
 """Time that must be left for another number of workers: its processes have to start first."""
 
@@ -176,7 +172,7 @@ class ScaleStudy:
         seconds = before - self._clock.left
         for _ in range(MOST_PASSES - 1):
             fits = max(steps.errors(plan.workers), default=0.0) <= PLAUSIBLE_ERROR
-            if fits or not self._clock.has(seconds) or seconds > PASSES_SHARE * self._clock.budget_seconds:
+            if fits or not self._jobs.has_time_again(seconds):
                 break
             again = self._measured_once(found, plan, [size for size, _ in steps.measured])
             # other programs only lengthen a step

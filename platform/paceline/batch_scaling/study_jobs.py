@@ -18,6 +18,10 @@ OWN, BRANCH = "own", "branch"
 WINDOWS, WINDOW_SECONDS = 5, 0.3
 TURNS = 5
 """Number of times that each config is measured when configs take turns."""
+MOST_PASSES = 3
+"""Number of times that all of it is measured where other programs disturb it."""
+PASSES_SHARE = 0.1
+"""Largest share of the budget that one further pass may take: a config may be compiled for each batch size."""
 
 
 class StudyJobs:
@@ -82,6 +86,14 @@ class StudyJobs:
             return None
         (seconds,) = answer.values["seconds_per_sample"]
         return float(median(seconds)) * size
+
+    def has_time_again(self, seconds: float) -> bool:
+        """Return True if there is time for another pass of measurements.
+
+        Args:
+            seconds: that the last one took.
+        """
+        return self.clock.has(seconds) and seconds <= PASSES_SHARE * self.clock.budget_seconds
 
     def sample_seconds_in_turn(self, configs: Mapping[int, ExperimentConfig]) -> dict[int, list[float]] | str:
         """Return the seconds per sample for each turn, by batch size; or the reason why they cannot be measured. The

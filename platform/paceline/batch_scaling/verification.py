@@ -23,13 +23,15 @@ from paceline.batch_scaling.speedup import (
     EQUAL_LEVELS,
     LEVELS,
     LOOK_SHARES,
+    MOST_STEP_ERROR,
     USUAL_FREEDOM,
     looks,
     moderated_scatter,
     speedup_at_target,
     speedup_of,
+    step_error,
 )
-from paceline.batch_scaling.study_jobs import StudyJobs
+from paceline.batch_scaling.study_jobs import MOST_PASSES, StudyJobs
 from paceline.batch_scaling.target_trainings import TargetTrainings, Trained
 from paceline.batch_scaling.texts import check_text, corrected_text
 from paceline.cluster.listener import Stages
@@ -68,8 +70,7 @@ def verify(
         if other.problem:
             jobs.notes.append(f"{candidate.text} is not recommended: {other.problem}")
             continue
-        sizes = sorted({plan.own_batch_size, *(stage.batch_size for stage in candidate.stages)})
-        seconds = jobs.sample_seconds_in_turn({size: plan.at_batch(size, candidate.rule) for size in sizes})
+        seconds = _sample_seconds(plan, jobs, trainings, other)
         if isinstance(seconds, str):
             jobs.notes.append(f"{candidate.text} is not recommended: {seconds}")
             continue
@@ -97,6 +98,27 @@ def _in_order_of_training(
         return inf if passed is None else candidate.seconds * smoothed_samples(passed, shares) / candidate.samples
 
     return sorted(candidates, key=seconds_of)
+
+
+def _sample_seconds(
+    plan: StudyPlan, jobs: StudyJobs, trainings: TargetTrainings, other: Trained
+) -> dict[int, list[float]] | str:
+    """Return the seconds per sample with each batch size of a candidate and of the config as it is, measured in turn
+    until their ratio is known well enough; or the reason why they cannot be measured."""
+    sizes = sorted({plan.own_batch_size, *(stage.batch_size for stage in other.candidate.stages)})
+    configs = {size: plan.at_batch(size, other.candidate.rule) for size in sizes}
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    for number in range(MOST_PASSES):
+        before = jobs.clock.left
+        measured = jobs.sample_seconds_in_turn(configs)
+        if isinstance(measured, str):
+            return seconds if number else measured
+        for size, turns in measured.items():
+            seconds[size] += turns
+        is_exact = step_error(*trainings.compared(other, plan.seeds, seconds)) <= MOST_STEP_ERROR
+        if is_exact or not jobs.has_time_again(before - jobs.clock.left):
+            break
+    return seconds
 
 
 def _compared(

@@ -68,6 +68,7 @@ class SimulatedBench:
         hesitates: value of the metric that a larger batch does not exceed in a training to the target before it has
             used a number of samples well, and that number.
         begins_after: samples, used well, until which the loss stays as high as it was, and then falls evenly.
+        turn_scatter: standard deviation of the logarithm of the time of a step, where configs take turns.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class SimulatedBench:
         verified_efficiency: Mapping[int, float] = MappingProxyType({}),
         hesitates: tuple[float, int] = (1.0, 0),
         begins_after: int = 0,
+        turn_scatter: float = 0.0,
     ) -> None:
         self._critical, self._step_seconds = critical, step_seconds
         self._works_to = {"linear": linear_to, "sqrt": sqrt_to}
@@ -106,6 +108,7 @@ class SimulatedBench:
         self._fails_from, self._verified_to = fails_from, verified_to
         self._exchange_seconds, self._most_workers = exchange_seconds, most_workers
         self._disturbed, self._hesitates, self._begins_after = dict(disturbed), hesitates, begins_after
+        self._turn_scatter, self._turns = turn_scatter, Random(0)
         self.jobs: list[Job] = []
 
     def do(self, job: Job) -> Answer:
@@ -117,7 +120,9 @@ class SimulatedBench:
         if max(map(largest_of, configs)) >= self._fails_from:
             return Answer(problem="it does not fit")
         if job.name == "throughput":
-            return Answer({"seconds_per_sample": [[self._sample_seconds(each)] * 3 for each in configs]})
+            factors = [math.exp(self._turn_scatter * self._turns.gauss()) if len(configs) > 1 else 1.0 for _ in configs]
+            seconds = [self._sample_seconds(each) * factor for each, factor in zip(configs, factors, strict=True)]
+            return Answer({"seconds_per_sample": [[each] * 3 for each in seconds]})
         return Answer(getattr(self, f"_{job.name}")(configs[0], job.options))
 
     def _look(self, config: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -668,6 +673,29 @@ def test_further_seeds_are_trained_while_these_do_not_decide() -> None:
             position = sum("is not recommended" in note for note in each.notes)
             levels = (LEVELS[position], EQUAL_LEVELS[position])
             assert each.speedup_interval in [speedup.interval(level * share) for level in levels]
+
+
+@pytest.mark.parametrize(
+    ("turn_scatter", "pass_seconds", "passes"),
+    [
+        (0.0, 10.0, 1),
+        (0.02, 10.0, 1),  # a standard error of 0.013
+        (0.2, 10.0, 3),
+        (0.2, 200.0, 1),  # a tenth of the budget is less
+    ],
+)
+def test_times_that_other_programs_disturb_are_measured_again(
+    turn_scatter: float, pass_seconds: float, passes: int
+) -> None:
+    bench = SimulatedBench(400.0, turn_scatter=turn_scatter)
+
+    def now() -> float:
+        return pass_seconds * sum(len(job.configs) > 1 for job in bench.jobs)
+
+    config = config_for(SHORT, {})
+    found = ScaleStudy(config, bench, Clock(1_000.0, 0.0, now), SilentListener(), Path("nowhere")).run()
+    assert now() == passes * pass_seconds
+    assert {len(each.sample_seconds) for each in found.verifications} == {5 * passes}
 
 
 def test_no_further_seeds_are_trained_where_there_is_little_to_gain() -> None:
