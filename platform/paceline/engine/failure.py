@@ -145,6 +145,7 @@ def _find_cause(error: BaseException, board: "_Board", ranks: DistContext) -> Fa
     failure = board.wait(GRACE_SECONDS if communication else 0.0)
     if failure is not None:
         board.acknowledge()
+        abort_communication(error)  # a third rank may wait for this one
         return failure
     if communication:
         return None
