@@ -240,8 +240,8 @@ def fitted_critical_batch(efficiency: Mapping[int, float], own_batch_size: int) 
     """Return the critical batch size that fits efficiencies best; `inf` for none.
 
     The squares of their errors are added up as they are, not on a logarithmic scale, where the least efficient batch
-    would count most: it has the fewest steps, and the trade-off holds least there. Over ten grids, the logarithm of the
-    critical batch size from branches is then off by 0.39 (root mean square) in place of 0.55.
+    would count most: it has the fewest steps, and the trade-off holds least there. Over the ten grids by which that was
+    chosen, the logarithm of the critical batch size from branches is off by 0.39 (root mean square) in place of 0.55.
 
     Args:
         efficiency: by batch size. More than 1 counts as 1: no batch takes fewer samples than a smaller one.
